@@ -1,0 +1,43 @@
+//! The tables of twiceproof, as numbered SQL files.
+//!
+//! Both databases have the same numbers and the same names; a test compares them. `twiceproof_shared::store` applies
+//! them in order, once, under a lock. A file that was released is never edited: forward only.
+
+/// One numbered step of the schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Migration {
+    /// Position in the order, from 1.
+    pub version: i64,
+    /// What the step is for; the same on both databases.
+    pub name: &'static str,
+    /// The statements.
+    pub sql: &'static str,
+}
+
+/// The steps for SQLite, in order.
+pub const SQLITE: &[Migration] = &[Migration {
+    version: 1,
+    name: "first",
+    sql: include_str!("../sqlite/0001_first.sql"),
+}];
+
+/// The steps for PostgreSQL, in order.
+pub const POSTGRES: &[Migration] = &[Migration {
+    version: 1,
+    name: "first",
+    sql: include_str!("../postgres/0001_first.sql"),
+}];
+
+#[cfg(test)]
+mod tests {
+    use super::{POSTGRES, SQLITE};
+
+    #[test]
+    fn both_databases_have_the_same_numbers_and_names() {
+        let key = |list: &[super::Migration]| {
+            list.iter().map(|step| (step.version, step.name)).collect::<Vec<_>>()
+        };
+        assert_eq!(key(SQLITE), key(POSTGRES));
+        assert!(SQLITE.iter().zip(1..).all(|(step, number)| step.version == number));
+    }
+}
