@@ -70,10 +70,7 @@ pub trait Clock: Send + Sync + Debug {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one place where the system's time is read"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the one place where the system's time is read")]
     fn now(&self) -> Timestamp {
         let system = std::time::SystemTime::now();
         match system.duration_since(UNIX_EPOCH) {
@@ -102,9 +99,7 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         let step = |now: i64| Some(Timestamp(now).plus(by).as_millis());
         // The closure never refuses, so the update never fails.
-        let _ = self
-            .0
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, step);
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, step);
     }
 }
 

@@ -66,9 +66,7 @@ impl Id {
         text.strip_prefix(prefix.as_str())
             .and_then(decode)
             .map(|_| Self(text.to_owned()))
-            .ok_or(InvalidId {
-                expected: prefix.as_str(),
-            })
+            .ok_or(InvalidId { expected: prefix.as_str() })
     }
 
     /// The id as text.
@@ -78,12 +76,7 @@ impl Id {
 
     /// When the id was minted, in steps of 4 ms.
     pub fn minted_at(&self) -> Timestamp {
-        let ksuid = self
-            .0
-            .rsplit('_')
-            .next()
-            .and_then(decode)
-            .unwrap_or_default();
+        let ksuid = self.0.rsplit('_').next().and_then(decode).unwrap_or_default();
         let [a, b, c, d, quarter, ..] = ksuid;
         let secs = i64::from(u32::from_be_bytes([a, b, c, d])) + KSUID_EPOCH;
         Timestamp::from_millis(secs * 1_000 + i64::from(quarter) * 4)
@@ -178,12 +171,7 @@ mod tests {
     #[test]
     fn an_id_remembers_its_time_in_steps_of_4_ms() {
         let random = Random::seeded(2);
-        for millis in [
-            FIRST_MILLIS,
-            1_700_000_000_000,
-            1_700_000_000_999,
-            LAST_MILLIS,
-        ] {
+        for millis in [FIRST_MILLIS, 1_700_000_000_000, 1_700_000_000_999, LAST_MILLIS] {
             let id = Id::mint(Prefix::Event, Timestamp::from_millis(millis), &random);
             assert_eq!(id.minted_at().as_millis(), millis / 4 * 4);
             assert_eq!(Id::parse(Prefix::Event, id.as_str()), Ok(id));
@@ -193,11 +181,7 @@ mod tests {
     #[test]
     fn times_that_a_ksuid_cannot_hold_move_to_the_nearest_one() {
         let random = Random::seeded(3);
-        for (millis, held) in [
-            (0, FIRST_MILLIS),
-            (i64::MIN, FIRST_MILLIS),
-            (i64::MAX, LAST_MILLIS),
-        ] {
+        for (millis, held) in [(0, FIRST_MILLIS), (i64::MIN, FIRST_MILLIS), (i64::MAX, LAST_MILLIS)] {
             let id = Id::mint(Prefix::Event, Timestamp::from_millis(millis), &random);
             assert_eq!(id.minted_at().as_millis(), held / 4 * 4);
             assert!(Id::parse(Prefix::Event, id.as_str()).is_ok());
@@ -226,18 +210,9 @@ mod tests {
             assert_eq!(decode(&KsuidMs::from_bytes(bytes).to_base62()), Some(bytes));
         }
         let known = "24CtFf3hyVZHdSkQy0nMBa1OjOA";
-        assert_eq!(
-            KsuidMs::from_bytes(decode(known).unwrap()).to_base62(),
-            known
-        );
-        assert_eq!(
-            decode("aWgEPTl1tmebfsQzFP4bxwgy80V"),
-            Some([0xff; KSUID_BYTES])
-        );
-        assert_eq!(
-            decode("000000000000000000000000000"),
-            Some([0; KSUID_BYTES])
-        );
+        assert_eq!(KsuidMs::from_bytes(decode(known).unwrap()).to_base62(), known);
+        assert_eq!(decode("aWgEPTl1tmebfsQzFP4bxwgy80V"), Some([0xff; KSUID_BYTES]));
+        assert_eq!(decode("000000000000000000000000000"), Some([0; KSUID_BYTES]));
     }
 
     #[test]

@@ -91,9 +91,7 @@ pub enum InvalidKey {
         bytes: usize,
     },
     /// A byte outside of 0x21 to 0x7E: a space, a control character or not ASCII.
-    #[error(
-        "a key may only have visible ASCII characters; the byte at position {position} is another"
-    )]
+    #[error("a key may only have visible ASCII characters; the byte at position {position} is another")]
     Character {
         /// Position of the first such byte, from 0.
         position: usize,
@@ -115,28 +113,13 @@ mod tests {
         assert_eq!(Key::new(""), Err(InvalidKey::Empty));
         assert!(Key::new("k").is_ok());
         assert!(Key::new("k".repeat(255)).is_ok());
-        assert_eq!(
-            Key::new("k".repeat(256)),
-            Err(InvalidKey::TooLong { bytes: 256 })
-        );
+        assert_eq!(Key::new("k".repeat(256)), Err(InvalidKey::TooLong { bytes: 256 }));
     }
 
     #[test]
     fn spaces_controls_and_look_alikes_are_refused() {
-        for text in [
-            "ab c",
-            "abc ",
-            " abc",
-            "abc\n",
-            "ab\0c",
-            "ab\u{7f}c",
-            "аbc",
-            "ab\u{200b}c",
-        ] {
-            assert!(
-                matches!(Key::new(text), Err(InvalidKey::Character { .. })),
-                "{text:?}"
-            );
+        for text in ["ab c", "abc ", " abc", "abc\n", "ab\0c", "ab\u{7f}c", "аbc", "ab\u{200b}c"] {
+            assert!(matches!(Key::new(text), Err(InvalidKey::Character { .. })), "{text:?}");
         }
         assert_eq!(Key::new("ab c"), Err(InvalidKey::Character { position: 2 }));
     }
@@ -148,10 +131,7 @@ mod tests {
 
     #[test]
     fn reading_json_checks_the_key() {
-        assert_eq!(
-            serde_json::from_str::<Key>("\"a\"").unwrap(),
-            Key::new("a").unwrap()
-        );
+        assert_eq!(serde_json::from_str::<Key>("\"a\"").unwrap(), Key::new("a").unwrap());
         assert!(serde_json::from_str::<Key>("\"a b\"").is_err());
     }
 }

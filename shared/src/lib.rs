@@ -1,1 +1,20 @@
-//! (under construction)
+//! What both halves of twiceproof need, and nothing else: ids, clock, randomness, secrets, signatures, the worker
+//! loop, the storage seam and the ledger. This crate knows no HTTP framework and opens no network connection but the
+//! database's.
+
+#[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+compile_error!("twiceproof needs a database: switch on the feature `sqlite`, `postgres` or both");
+
+pub mod clock;
+pub mod id;
+pub mod key;
+#[cfg(feature = "kill-points")]
+pub mod kill;
+pub mod ledger;
+pub mod random;
+pub mod secret;
+pub mod signature;
+pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub mod worker;

@@ -50,9 +50,7 @@ impl Secret {
         if encoded.is_empty() {
             return Err(InvalidSecret::Empty);
         }
-        let bytes = LENIENT_PADDING
-            .decode(encoded)
-            .map_err(|_| InvalidSecret::NotBase64)?;
+        let bytes = LENIENT_PADDING.decode(encoded).map_err(|_| InvalidSecret::NotBase64)?;
         Self::from_bytes(bytes)
     }
 
@@ -173,20 +171,12 @@ mod tests {
     fn empty_secrets_are_refused() {
         assert_eq!(refused(""), InvalidSecret::Empty);
         assert_eq!(refused("whsec_"), InvalidSecret::Empty);
-        assert_eq!(
-            Secret::from_bytes(Vec::new()).unwrap_err(),
-            InvalidSecret::Empty
-        );
+        assert_eq!(Secret::from_bytes(Vec::new()).unwrap_err(), InvalidSecret::Empty);
     }
 
     #[test]
     fn whitespace_is_named_not_trimmed() {
-        for text in [
-            format!("{TEXT}\n"),
-            format!(" {TEXT}"),
-            TEXT.replace('8', "\t"),
-            format!("{TEXT}\u{a0}"),
-        ] {
+        for text in [format!("{TEXT}\n"), format!(" {TEXT}"), TEXT.replace('8', "\t"), format!("{TEXT}\u{a0}")] {
             assert_eq!(refused(&text), InvalidSecret::Whitespace);
         }
     }
@@ -194,19 +184,12 @@ mod tests {
     #[test]
     fn a_version_before_the_prefix_is_explained() {
         assert_eq!(refused(&format!("v1,{TEXT}")), InvalidSecret::VersionPrefix);
-        assert!(
-            refused(&format!("v1,{TEXT}"))
-                .to_string()
-                .contains("whsec_")
-        );
+        assert!(refused(&format!("v1,{TEXT}")).to_string().contains("whsec_"));
     }
 
     #[test]
     fn asymmetric_keys_are_never_shared_secrets() {
-        for text in [
-            "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=",
-            "whsk_AAAA",
-        ] {
+        for text in ["whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=", "whsk_AAAA"] {
             assert_eq!(refused(text), InvalidSecret::Asymmetric);
         }
     }
@@ -252,10 +235,7 @@ mod tests {
         let random = Random::from_system();
         let secret = Secret::generate(&random);
         assert_eq!(secret.expose().len(), 32);
-        assert_eq!(
-            Secret::parse(&secret.to_text()).unwrap().expose(),
-            secret.expose()
-        );
+        assert_eq!(Secret::parse(&secret.to_text()).unwrap().expose(), secret.expose());
         assert_ne!(Secret::generate(&random).expose(), secret.expose());
     }
 }

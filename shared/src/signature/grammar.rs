@@ -16,11 +16,7 @@ type Digest = [u8; 32];
 /// `[A-Za-z0-9_-]{1,255}`
 pub(super) fn check_id(text: &str) -> Result<(), VerifyError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if (1..=255).contains(&text.len()) && text.bytes().all(allowed) {
-        Ok(())
-    } else {
-        Err(VerifyError::MalformedId)
-    }
+    if (1..=255).contains(&text.len()) && text.bytes().all(allowed) { Ok(()) } else { Err(VerifyError::MalformedId) }
 }
 
 /// `[0-9]{1,11}`, as seconds. Leading zeros stay within the grammar: the signature covers the text as it came.
@@ -42,10 +38,7 @@ pub(super) fn signatures(text: &str) -> Result<Vec<Digest>, VerifyError> {
     if text.split(' ').any(|entry| entry.matches(',').count() > 1) {
         return Err(VerifyError::JoinedSignatures);
     }
-    let entries: Vec<&str> = text
-        .split(' ')
-        .filter_map(|entry| entry.strip_prefix("v1,"))
-        .collect();
+    let entries: Vec<&str> = text.split(' ').filter_map(|entry| entry.strip_prefix("v1,")).collect();
     if entries.len() > MAX_SIGNATURES {
         return Err(VerifyError::TooManySignatures);
     }
@@ -62,38 +55,19 @@ mod tests {
 
     #[test]
     fn ids_have_1_to_255_plain_characters() {
-        for id in [
-            "a",
-            "msg_p5jXN8AQM9LWM0D4loKWxJek",
-            "A-Z_09",
-            &"x".repeat(255),
-        ] {
+        for id in ["a", "msg_p5jXN8AQM9LWM0D4loKWxJek", "A-Z_09", &"x".repeat(255)] {
             assert_eq!(check_id(id), Ok(()), "{id}");
         }
-        for id in [
-            "",
-            "a.1614265330",
-            ".",
-            "a b",
-            " a",
-            "a\n",
-            "a,b",
-            "а",
-            "a\0",
-            &"x".repeat(256),
-        ] {
+        for id in ["", "a.1614265330", ".", "a b", " a", "a\n", "a,b", "а", "a\0", &"x".repeat(256)] {
             assert_eq!(check_id(id), Err(VerifyError::MalformedId), "{id:?}");
         }
     }
 
     #[test]
     fn timestamps_are_1_to_11_plain_digits() {
-        for (text, secs) in [
-            ("0", 0),
-            ("1614265330", 1_614_265_330),
-            ("01614265330", 1_614_265_330),
-            ("99999999999", 99_999_999_999),
-        ] {
+        for (text, secs) in
+            [("0", 0), ("1614265330", 1_614_265_330), ("01614265330", 1_614_265_330), ("99999999999", 99_999_999_999)]
+        {
             assert_eq!(timestamp(text), Ok(Timestamp::from_secs(secs)), "{text}");
         }
         for text in [
@@ -117,11 +91,7 @@ mod tests {
             "١٦١٤٢٦٥٣٣٠",
             "１６１４２６５３３０",
         ] {
-            assert_eq!(
-                timestamp(text),
-                Err(VerifyError::MalformedTimestamp),
-                "{text:?}"
-            );
+            assert_eq!(timestamp(text), Err(VerifyError::MalformedTimestamp), "{text:?}");
         }
     }
 
@@ -140,11 +110,8 @@ mod tests {
     #[test]
     fn eight_signatures_are_enough() {
         let entry = format!("v1,{}", STANDARD.encode([7; 32]));
-        assert_eq!(
-            signatures(&vec![entry.as_str(); 8].join(" ")).map(|list| list.len()),
-            Ok(8)
-        );
-        let nine = vec![entry.as_str(); 9].join(" ");
+        assert_eq!(signatures(&[entry.as_str(); 8].join(" ")).map(|list| list.len()), Ok(8));
+        let nine = [entry.as_str(); 9].join(" ");
         assert_eq!(signatures(&nine), Err(VerifyError::TooManySignatures));
         let many = vec![entry.as_str(); 10_000].join(" ");
         assert_eq!(signatures(&many), Err(VerifyError::TooManySignatures));
@@ -155,11 +122,7 @@ mod tests {
         let entry = format!("v1,{}", STANDARD.encode([7; 32]));
         for separator in [", ", ",", " ,"] {
             let list = format!("{entry}{separator}{entry}");
-            assert_eq!(
-                signatures(&list),
-                Err(VerifyError::JoinedSignatures),
-                "{separator:?}"
-            );
+            assert_eq!(signatures(&list), Err(VerifyError::JoinedSignatures), "{separator:?}");
         }
     }
 
@@ -167,9 +130,6 @@ mod tests {
     fn a_list_of_more_than_4_kib_is_refused_whatever_its_versions() {
         let unknown = format!("v9,{}", "x".repeat(MAX_SIGNATURE_BYTES - 3));
         assert_eq!(signatures(&unknown), Ok(vec![]));
-        assert_eq!(
-            signatures(&(unknown + "x")),
-            Err(VerifyError::TooManySignatures)
-        );
+        assert_eq!(signatures(&(unknown + "x")), Err(VerifyError::TooManySignatures));
     }
 }

@@ -87,9 +87,7 @@ pub fn verify(
         .iter()
         .position(|secret| {
             let mac = mac(secret, headers.id, headers.timestamp, body);
-            candidates
-                .iter()
-                .any(|candidate| mac.clone().verify_slice(candidate).is_ok())
+            candidates.iter().any(|candidate| mac.clone().verify_slice(candidate).is_ok())
         })
         .ok_or(VerifyError::NoMatch)?;
     if now.since(timestamp) > tolerance {
@@ -98,10 +96,7 @@ pub fn verify(
     if timestamp.since(now) > tolerance {
         return Err(VerifyError::TooNew);
     }
-    Ok(Verified {
-        timestamp,
-        secret_index,
-    })
+    Ok(Verified { timestamp, secret_index })
 }
 
 /// Why a request is not accepted. The texts are safe to answer with.

@@ -11,19 +11,13 @@ fn secret(byte: u8) -> Secret {
 }
 
 fn check(timestamp: &str, signature: &str) -> Result<Verified, VerifyError> {
-    let headers = SignedHeaders {
-        id: ID_TEXT,
-        timestamp,
-        signature,
-    };
+    let headers = SignedHeaders { id: ID_TEXT, timestamp, signature };
     verify(&headers, BODY, &[secret(1)], NOW, TOLERANCE)
 }
 
 /// A signature over exactly this text, as somebody who knows the secret could send it.
 fn signed_text(timestamp: &str) -> String {
-    let digest = mac(&secret(1), ID_TEXT, timestamp, BODY)
-        .finalize()
-        .into_bytes();
+    let digest = mac(&secret(1), ID_TEXT, timestamp, BODY).finalize().into_bytes();
     format!("v1,{}", STANDARD.encode(digest))
 }
 
@@ -31,13 +25,7 @@ fn signed_text(timestamp: &str) -> String {
 fn what_was_signed_verifies() {
     let signature = sign(&[secret(1)], ID_TEXT, NOW, BODY);
     let verified = check("1614265330", &signature).unwrap();
-    assert_eq!(
-        verified,
-        Verified {
-            timestamp: NOW,
-            secret_index: 0
-        }
-    );
+    assert_eq!(verified, Verified { timestamp: NOW, secret_index: 0 });
 }
 
 #[test]
@@ -46,11 +34,7 @@ fn every_prefix_of_a_right_signature_is_refused() {
     assert_eq!(signature.len(), "v1,".len() + 44);
     for length in 0..=43 {
         let prefix = &signature[.."v1,".len() + length];
-        assert_eq!(
-            check("1614265330", prefix),
-            Err(VerifyError::NoMatch),
-            "{length}"
-        );
+        assert_eq!(check("1614265330", prefix), Err(VerifyError::NoMatch), "{length}");
     }
 }
 
@@ -64,11 +48,7 @@ fn other_spellings_of_a_right_signature_are_refused() {
         .unwrap();
     let text = now.as_secs().to_string();
     let check = |signature: &str| {
-        let headers = SignedHeaders {
-            id: ID_TEXT,
-            timestamp: &text,
-            signature,
-        };
+        let headers = SignedHeaders { id: ID_TEXT, timestamp: &text, signature };
         verify(&headers, BODY, &[secret(1)], now, TOLERANCE)
     };
     assert!(check(&signature).is_ok());
@@ -105,36 +85,16 @@ fn trailing_bits_of_a_signature_must_be_zero() {
 #[test]
 fn the_tolerance_holds_both_ways() {
     let signature = sign(&[secret(1)], ID_TEXT, NOW, BODY);
-    let headers = SignedHeaders {
-        id: ID_TEXT,
-        timestamp: "1614265330",
-        signature: &signature,
-    };
+    let headers = SignedHeaders { id: ID_TEXT, timestamp: "1614265330", signature: &signature };
     let at = |now| verify(&headers, BODY, &[secret(1)], now, TOLERANCE).map(|_| ());
-    for (secs, late, early) in [
-        (299, Ok(()), Ok(())),
-        (300, Ok(()), Ok(())),
-        (301, Err(VerifyError::TooOld), Err(VerifyError::TooNew)),
-    ] {
-        assert_eq!(
-            at(NOW.plus(Duration::from_secs(secs))),
-            late,
-            "{secs} s late"
-        );
-        assert_eq!(
-            at(NOW.minus(Duration::from_secs(secs))),
-            early,
-            "{secs} s early"
-        );
+    for (secs, late, early) in
+        [(299, Ok(()), Ok(())), (300, Ok(()), Ok(())), (301, Err(VerifyError::TooOld), Err(VerifyError::TooNew))]
+    {
+        assert_eq!(at(NOW.plus(Duration::from_secs(secs))), late, "{secs} s late");
+        assert_eq!(at(NOW.minus(Duration::from_secs(secs))), early, "{secs} s early");
     }
-    assert_eq!(
-        at(Timestamp::from_millis(i64::MIN)),
-        Err(VerifyError::TooNew)
-    );
-    assert_eq!(
-        at(Timestamp::from_millis(i64::MAX)),
-        Err(VerifyError::TooOld)
-    );
+    assert_eq!(at(Timestamp::from_millis(i64::MIN)), Err(VerifyError::TooNew));
+    assert_eq!(at(Timestamp::from_millis(i64::MAX)), Err(VerifyError::TooOld));
 }
 
 #[test]
@@ -163,10 +123,7 @@ fn malformed_timestamps_are_refused_even_when_rightly_signed() {
 #[test]
 fn the_signature_covers_the_header_text_not_the_number() {
     assert!(check("01614265330", &signed_text("01614265330")).is_ok());
-    assert_eq!(
-        check("01614265330", &signed_text("1614265330")),
-        Err(VerifyError::NoMatch)
-    );
+    assert_eq!(check("01614265330", &signed_text("1614265330")), Err(VerifyError::NoMatch));
 }
 
 #[test]
@@ -174,15 +131,8 @@ fn a_dot_in_the_id_is_refused_before_it_can_shift_a_field() {
     let secrets = [secret(1)];
     // The same signed bytes: `a.1614265330.1614265330.x`.
     let signature = sign(&secrets, "a", NOW, b"1614265330.x");
-    let honest = SignedHeaders {
-        id: "a",
-        timestamp: "1614265330",
-        signature: &signature,
-    };
-    let shifted = SignedHeaders {
-        id: "a.1614265330",
-        ..honest
-    };
+    let honest = SignedHeaders { id: "a", timestamp: "1614265330", signature: &signature };
+    let shifted = SignedHeaders { id: "a.1614265330", ..honest };
     assert!(verify(&honest, b"1614265330.x", &secrets, NOW, TOLERANCE).is_ok());
     let outcome = verify(&shifted, b"x", &secrets, NOW, TOLERANCE);
     assert_eq!(outcome, Err(VerifyError::MalformedId));
@@ -193,14 +143,9 @@ fn several_secrets_give_several_signatures_and_each_is_enough() {
     let (old, new, other) = (secret(1), secret(2), secret(3));
     let signature = sign(&[old.clone(), new.clone()], ID_TEXT, NOW, BODY);
     assert_eq!(signature.split(' ').count(), 2);
-    let headers = SignedHeaders {
-        id: ID_TEXT,
-        timestamp: "1614265330",
-        signature: &signature,
-    };
-    let index = |secrets: &[Secret]| {
-        verify(&headers, BODY, secrets, NOW, TOLERANCE).map(|verified| verified.secret_index)
-    };
+    let headers = SignedHeaders { id: ID_TEXT, timestamp: "1614265330", signature: &signature };
+    let index =
+        |secrets: &[Secret]| verify(&headers, BODY, secrets, NOW, TOLERANCE).map(|verified| verified.secret_index);
     assert_eq!(index(std::slice::from_ref(&old)), Ok(0));
     assert_eq!(index(&[other.clone(), new]), Ok(1));
     assert_eq!(index(&[other.clone(), other, old]), Ok(2));
@@ -208,15 +153,8 @@ fn several_secrets_give_several_signatures_and_each_is_enough() {
 
 #[test]
 fn no_secret_is_a_refusal_not_a_pass() {
-    let headers = SignedHeaders {
-        id: ID_TEXT,
-        timestamp: "1614265330",
-        signature: &signed_text("1614265330"),
-    };
-    assert_eq!(
-        verify(&headers, BODY, &[], NOW, TOLERANCE),
-        Err(VerifyError::NoMatch)
-    );
+    let headers = SignedHeaders { id: ID_TEXT, timestamp: "1614265330", signature: &signed_text("1614265330") };
+    assert_eq!(verify(&headers, BODY, &[], NOW, TOLERANCE), Err(VerifyError::NoMatch));
     assert_eq!(sign(&[], ID_TEXT, NOW, BODY), "");
 }
 
@@ -227,11 +165,7 @@ fn unknown_versions_are_ignored_beside_a_right_one() {
     assert!(check("1614265330", &list).is_ok());
     for version in ["v2", "v1a", "v10", "v"] {
         let relabelled = right.replace("v1,", &format!("{version},"));
-        assert_eq!(
-            check("1614265330", &relabelled),
-            Err(VerifyError::NoMatch),
-            "{version}"
-        );
+        assert_eq!(check("1614265330", &relabelled), Err(VerifyError::NoMatch), "{version}");
     }
 }
 
@@ -239,22 +173,14 @@ fn unknown_versions_are_ignored_beside_a_right_one() {
 fn signatures_joined_by_a_proxy_are_refused_though_one_is_right() {
     let (right, wrong) = (signed_text("1614265330"), signed_text("1"));
     for joined in [format!("{wrong}, {right}"), format!("{right},{wrong}")] {
-        assert_eq!(
-            check("1614265330", &joined),
-            Err(VerifyError::JoinedSignatures),
-            "{joined}"
-        );
+        assert_eq!(check("1614265330", &joined), Err(VerifyError::JoinedSignatures), "{joined}");
     }
 }
 
 #[test]
 fn every_byte_of_the_body_counts() {
     let signature = signed_text("1614265330");
-    let headers = SignedHeaders {
-        id: ID_TEXT,
-        timestamp: "1614265330",
-        signature: &signature,
-    };
+    let headers = SignedHeaders { id: ID_TEXT, timestamp: "1614265330", signature: &signature };
     let with_newline = [BODY, b"\n"].concat();
     for body in [&with_newline[..], &BODY[1..], b"", b"{\"test\":2432232314}"] {
         let outcome = verify(&headers, body, &[secret(1)], NOW, TOLERANCE);

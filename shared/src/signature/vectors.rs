@@ -50,52 +50,35 @@ impl Vector {
     fn body(&self) -> Vec<u8> {
         use base64::Engine as _;
         match (&self.body_base64, &self.body_hex) {
-            (Some(text), _) => base64::engine::general_purpose::STANDARD
-                .decode(text)
-                .unwrap(),
-            (None, Some(text)) => (0..text.len() / 2)
-                .map(|at| u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).unwrap())
-                .collect(),
+            (Some(text), _) => base64::engine::general_purpose::STANDARD.decode(text).unwrap(),
+            (None, Some(text)) => {
+                (0..text.len() / 2).map(|at| u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).unwrap()).collect()
+            }
             (None, None) => self.body.clone().into_bytes(),
         }
     }
 
     /// A header as the receiver reads it: absent, or refused when it is repeated.
     fn header(&self, name: &str) -> Option<&str> {
-        let name = format!(
-            "{}{name}",
-            self.header_prefix.as_deref().unwrap_or("webhook-")
-        );
-        let mut values = self
-            .headers
-            .iter()
-            .filter(|(other, _)| other.eq_ignore_ascii_case(&name));
+        let name = format!("{}{name}", self.header_prefix.as_deref().unwrap_or("webhook-"));
+        let mut values = self.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(&name));
         let value = values.next();
-        value
-            .filter(|_| values.next().is_none())
-            .map(|(_, value)| value.as_str())
+        value.filter(|_| values.next().is_none()).map(|(_, value)| value.as_str())
     }
 
     fn result(&self) -> &'static str {
-        let secrets: Result<Vec<_>, _> =
-            self.secret_texts().into_iter().map(Secret::parse).collect();
+        let secrets: Result<Vec<_>, _> = self.secret_texts().into_iter().map(Secret::parse).collect();
         let secrets = match secrets {
             Ok(secrets) => secrets,
             Err(InvalidSecret::Asymmetric) => return "unsupported",
             Err(_) => return "config_error",
         };
-        let (Some(id), Some(timestamp), Some(signature)) = (
-            self.header("id"),
-            self.header("timestamp"),
-            self.header("signature"),
-        ) else {
+        let (Some(id), Some(timestamp), Some(signature)) =
+            (self.header("id"), self.header("timestamp"), self.header("signature"))
+        else {
             return "invalid";
         };
-        let headers = SignedHeaders {
-            id,
-            timestamp,
-            signature,
-        };
+        let headers = SignedHeaders { id, timestamp, signature };
         let now = Timestamp::from_secs(self.now_unix.expect("needs the time"));
         let tolerance = Duration::from_secs(self.tolerance_s.expect("needs the tolerance"));
         match verify(&headers, &self.body(), &secrets, now, tolerance) {
@@ -109,25 +92,12 @@ impl Vector {
 fn vectors_of_an_independent_implementation_agree() {
     let text = include_str!("../../../tests/vectors/standard_webhooks.json");
     let file: File = serde_json::from_str(text).unwrap();
-    assert!(
-        file.vectors.len() >= 50,
-        "only {} vectors",
-        file.vectors.len()
-    );
+    assert!(file.vectors.len() >= 50, "only {} vectors", file.vectors.len());
     for expect in ["valid", "invalid", "config_error"] {
-        assert!(
-            file.vectors.iter().any(|vector| vector.expect == expect),
-            "none is {expect}"
-        );
+        assert!(file.vectors.iter().any(|vector| vector.expect == expect), "none is {expect}");
     }
     for vector in &file.vectors {
-        assert_eq!(
-            vector.result(),
-            vector.expect,
-            "{}: {}",
-            vector.id,
-            vector.why
-        );
+        assert_eq!(vector.result(), vector.expect, "{}: {}", vector.id, vector.why);
     }
 }
 
@@ -136,23 +106,10 @@ fn our_own_signatures_are_those_of_an_independent_implementation() {
     let text = include_str!("../../../tests/vectors/standard_webhooks.json");
     let file: File = serde_json::from_str(text).unwrap();
     let mut compared = 0;
-    for vector in file
-        .vectors
-        .iter()
-        .filter(|vector| vector.id.starts_with("sign-"))
-    {
-        let secrets: Vec<_> = vector
-            .secret_texts()
-            .into_iter()
-            .map(|text| Secret::parse(text).unwrap())
-            .collect();
+    for vector in file.vectors.iter().filter(|vector| vector.id.starts_with("sign-")) {
+        let secrets: Vec<_> = vector.secret_texts().into_iter().map(|text| Secret::parse(text).unwrap()).collect();
         let timestamp = vector.header("timestamp").unwrap().parse().unwrap();
-        let ours = sign(
-            &secrets,
-            vector.header("id").unwrap(),
-            Timestamp::from_secs(timestamp),
-            &vector.body(),
-        );
+        let ours = sign(&secrets, vector.header("id").unwrap(), Timestamp::from_secs(timestamp), &vector.body());
         assert_eq!(ours, vector.header("signature").unwrap(), "{}", vector.id);
         compared += 1;
     }
@@ -169,29 +126,21 @@ fn vectors_in_the_named_folder_agree() {
     let (mut agreed, mut unsupported) = (0, Vec::new());
     for name in ["official.json", "derived.json"] {
         let path = Path::new(&folder).join(name);
-        let text = std::fs::read_to_string(&path)
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let file: serde_json::Value = serde_json::from_str(&text).unwrap();
         let vectors = file["vectors"].as_array().expect("a list of vectors");
-        for vector in vectors
-            .iter()
-            .filter(|vector| vector["scheme"] == "standard")
-        {
+        for vector in vectors.iter().filter(|vector| vector["scheme"] == "standard") {
             let vector: Vector = serde_json::from_value(vector.clone()).unwrap();
             match vector.result() {
                 "unsupported" => unsupported.push(vector.id),
                 result if result == vector.expect => agreed += 1,
-                result => deviations.push(format!(
-                    "{}: {result}, expected {} ({})",
-                    vector.id, vector.expect, vector.why
-                )),
+                result => {
+                    deviations.push(format!("{}: {result}, expected {} ({})", vector.id, vector.expect, vector.why))
+                }
             }
         }
     }
-    println!(
-        "{agreed} vectors agree; unsupported (v1a keys): {}",
-        unsupported.join(" ")
-    );
+    println!("{agreed} vectors agree; unsupported (v1a keys): {}", unsupported.join(" "));
     assert!(deviations.is_empty(), "{}", deviations.join("\n"));
     assert!(agreed > 0, "no vector of the scheme `standard` was found");
 }

@@ -1,0 +1,192 @@
+//! Group commit for SQLite: units of work run one after another inside one outer transaction and share its fsync.
+//!
+//! Each unit runs in a savepoint under `catch_unwind`; its answer leaves only after the outer COMMIT. When the outer
+//! transaction ends behind our back (disk full, I/O error, `OR ROLLBACK`, a unit's own COMMIT) or its COMMIT fails, the
+//! batch is *unknown*: the connection is dropped and every unit runs again, alone. That is why a unit must be
+//! recognisable by its own key: running it again is how its outcome is looked up.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, Connection, Sqlite};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+
+use super::unit::Job;
+use super::{Conn, StoreError, raw, sqlite};
+
+/// A batch closes when this many units ran …
+const MOST_UNITS: usize = 64;
+/// … or when this much time has passed …
+const MOST_TIME: Duration = Duration::from_millis(5);
+/// … and between two batches the write lock is free this long, so that other processes and host transactions get it.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How often a unit of a broken batch is tried alone.
+const TRIES_ALONE: usize = 3;
+
+/// The writing end: units are queued here.
+pub(super) fn start(options: SqliteConnectOptions, permit: Arc<Semaphore>) -> mpsc::Sender<Box<dyn Job>> {
+    let (sender, jobs) = mpsc::channel(1024);
+    let writer = Writer { options, permit, conn: None, ended: Instant::now() };
+    tokio::spawn(writer.run(jobs));
+    sender
+}
+
+struct Writer {
+    options: SqliteConnectOptions,
+    permit: Arc<Semaphore>,
+    conn: Option<Watched>,
+    /// When the last batch ended.
+    ended: Instant,
+}
+
+impl Writer {
+    async fn run(mut self, mut jobs: mpsc::Receiver<Box<dyn Job>>) {
+        while let Some(first) = jobs.recv().await {
+            tokio::time::sleep_until(self.ended + PAUSE).await;
+            // The semaphore is fair: a host transaction that asked first writes first.
+            let Ok(permit) = Arc::clone(&self.permit).acquire_owned().await else { return };
+            self.batch(first, &mut jobs).await;
+            drop(permit);
+            self.ended = Instant::now();
+        }
+    }
+
+    /// Runs queued units in one transaction and answers them.
+    async fn batch(&mut self, first: Box<dyn Job>, jobs: &mut mpsc::Receiver<Box<dyn Job>>) {
+        let started = Instant::now();
+        let conn = match self.begin().await {
+            Ok(conn) => conn,
+            Err(error) => return first.fail(error),
+        };
+        let mut ran = Vec::new();
+        let mut next = Some(first);
+        let mut whole = true;
+        while let Some(mut job) = next.take() {
+            whole = conn.unit(&mut *job).await;
+            ran.push(job);
+            if !whole || ran.len() >= MOST_UNITS || started.elapsed() >= MOST_TIME {
+                break;
+            }
+            next = jobs.try_recv().ok();
+        }
+        if whole && conn.commit().await.is_ok() {
+            ran.into_iter().for_each(Job::deliver);
+            return;
+        }
+        tracing::warn!(units = ran.len(), "a group commit broke; its units run again one by one");
+        self.close().await;
+        for job in ran {
+            self.alone(job).await;
+        }
+    }
+
+    /// Runs one unit of a broken batch in a transaction of its own.
+    async fn alone(&mut self, mut job: Box<dyn Job>) {
+        let mut last = StoreError::EndedByUnit;
+        for _ in 0..TRIES_ALONE {
+            let conn = match self.begin().await {
+                Ok(conn) => conn,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
+            if conn.unit(&mut *job).await {
+                match conn.commit().await {
+                    Ok(()) => return job.deliver(),
+                    Err(error) => last = StoreError::Unknown(error),
+                }
+            } else {
+                last = StoreError::EndedByUnit;
+            }
+            self.close().await;
+        }
+        // The unit's own error says more than ours.
+        if job.failed() { job.deliver() } else { job.fail(last) }
+    }
+
+    /// The connection, inside a fresh outer transaction.
+    async fn begin(&mut self) -> Result<&mut Watched, StoreError> {
+        let opened = match self.conn.take() {
+            Some(conn) => conn,
+            None => Watched::open(&self.options).await?,
+        };
+        let conn = self.conn.insert(opened);
+        match raw::begin::<Sqlite>(&mut conn.conn, sqlite::BEGIN).await {
+            Ok(()) => {}
+            Err(error) => {
+                self.close().await;
+                return Err(error.into());
+            }
+        }
+        let conn = self.conn.as_mut().expect("it was put there above");
+        conn.ends.store(0, Ordering::Release);
+        Ok(conn)
+    }
+
+    /// Closes the connection and waits for it, so that its locks are gone.
+    async fn close(&mut self) {
+        if let Some(conn) = self.conn.take()
+            && let Err(error) = conn.conn.close_hard().await
+        {
+            tracing::warn!(%error, "a broken SQLite connection did not close cleanly");
+        }
+    }
+}
+
+/// The writer's connection, with hooks that see the outer transaction end.
+struct Watched {
+    conn: SqliteConnection,
+    /// How often the outer transaction ended since it began, for whatever reason.
+    ends: Arc<AtomicU64>,
+}
+
+impl Watched {
+    async fn open(options: &SqliteConnectOptions) -> Result<Self, StoreError> {
+        let mut conn = options.connect().await?;
+        let ends = Arc::new(AtomicU64::new(0));
+        let (committed, rolled_back) = (Arc::clone(&ends), Arc::clone(&ends));
+        let mut handle = conn.lock_handle().await?;
+        handle.set_commit_hook(move || {
+            committed.fetch_add(1, Ordering::AcqRel);
+            true
+        });
+        handle.set_rollback_hook(move || {
+            rolled_back.fetch_add(1, Ordering::AcqRel);
+        });
+        drop(handle);
+        Ok(Self { conn, ends })
+    }
+
+    /// Runs a unit in its savepoint. False: the outer transaction is no longer the one we began.
+    async fn unit(&mut self, job: &mut dyn Job) -> bool {
+        if !self.script("SAVEPOINT twiceproof_unit").await {
+            return false;
+        }
+        let mut conn = Conn::from(&mut self.conn);
+        let run = super::reentrancy::inside(job.run(&mut conn));
+        let keep = AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|_| {
+            job.panicked();
+            false
+        });
+        let ended = if keep {
+            self.script("RELEASE SAVEPOINT twiceproof_unit").await
+        } else {
+            self.script("ROLLBACK TO SAVEPOINT twiceproof_unit; RELEASE SAVEPOINT twiceproof_unit").await
+        };
+        ended && self.ends.load(Ordering::Acquire) == 0 && raw::depth::<Sqlite>(&self.conn) == 1
+    }
+
+    async fn script(&mut self, sql: &'static str) -> bool {
+        sqlx::raw_sql(sql).execute(&mut self.conn).await.is_ok()
+    }
+
+    async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        raw::commit::<Sqlite>(&mut self.conn).await
+    }
+}

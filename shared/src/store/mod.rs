@@ -1,0 +1,348 @@
+//! The storage seam: one concrete [`Store`] over SQLite or PostgreSQL, no storage trait.
+//!
+//! Three small types carry everything: [`Store`] (pools, clock, randomness; cheap to clone), [`Tx`] (an owned
+//! transaction) and [`Conn`] (a borrowed connection, also a host's own). SQL stands in the `store` folders of the two
+//! halves and in `ledger`, as static strings with `$1` placeholders; where the databases must differ, two bodies stand
+//! side by side and say why.
+//!
+//! Invariants: a pooled connection is never lent inside a transaction; a failed COMMIT is *unknown*, never *failed*;
+//! no answer leaves before the commit it reports.
+
+mod arg;
+mod conn;
+mod error;
+#[cfg(feature = "sqlite")]
+mod group;
+mod host;
+mod migrate;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod raw;
+mod reentrancy;
+mod running;
+mod savepoint;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod tx;
+#[cfg(feature = "sqlite")]
+mod unit;
+mod url;
+mod wake;
+
+#[cfg(feature = "postgres")]
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+#[cfg(feature = "postgres")]
+use std::time::Duration;
+
+#[cfg(feature = "postgres")]
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+#[cfg(feature = "sqlite")]
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::Semaphore;
+
+pub use arg::Arg;
+pub use conn::{Conn, Database, FromRows};
+pub use error::StoreError;
+pub use host::HostTx;
+#[cfg(feature = "postgres")]
+pub use postgres::create_schema;
+pub use running::{Running, RunningGuard, RunningKey};
+pub use savepoint::{begin_effect, keep_effect, undo_effect};
+pub use tx::Tx;
+pub use url::DatabaseUrl;
+pub use wake::{Sleeper, Wake, Waker};
+
+use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::random::Random;
+
+/// How often a unit of work is run on PostgreSQL before its error is handed on.
+#[cfg(feature = "postgres")]
+const TRIES: u32 = 3;
+
+/// A database, its clock and its randomness. Cheap to clone.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    pools: Pools,
+    clock: Arc<dyn Clock>,
+    random: Random,
+    waker: Waker,
+    running: Running,
+    /// One writer of this process at a time on SQLite; fair.
+    permit: Arc<Semaphore>,
+}
+
+enum Pools {
+    #[cfg(feature = "sqlite")]
+    Sqlite {
+        /// Connections for reads and for single transactions.
+        pool: sqlx::SqlitePool,
+        units: tokio::sync::mpsc::Sender<Box<dyn unit::Job>>,
+    },
+    #[cfg(feature = "postgres")]
+    Postgres { pool: sqlx::PgPool, skew_ms: Option<i64> },
+}
+
+/// What a [`Store`] is opened with.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct StoreOptions {
+    /// The clock. Default: this machine's on SQLite, the database's on PostgreSQL.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// The randomness. Default: seeded by the operating system.
+    pub random: Option<Random>,
+    /// The most connections; default 8 on SQLite, 16 on PostgreSQL.
+    pub connections: Option<u32>,
+    /// Accept a PostgreSQL server that may lose acknowledged commits. For throw-away databases of tests.
+    pub allow_unsafe_durability: bool,
+}
+
+impl Store {
+    /// Opens the database. It does not migrate: see [`Store::migrate`].
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] where the database or its settings cannot keep what was accepted, or where the cargo
+    /// feature of this database is off; [`StoreError::Unavailable`] where it cannot be reached.
+    pub async fn connect(url: &DatabaseUrl, options: StoreOptions) -> Result<Self, StoreError> {
+        let permit = Arc::new(Semaphore::new(1));
+        let given = options.clock;
+        let (pools, sampled): (_, Option<Arc<dyn Clock>>) = match url.database() {
+            #[cfg(feature = "sqlite")]
+            Database::Sqlite => {
+                let connect = sqlite::options(url.file().unwrap_or(std::path::Path::new("")));
+                let pool = sqlite::pool(&connect, options.connections.unwrap_or(8)).await?;
+                (Pools::Sqlite { pool, units: group::start(connect, Arc::clone(&permit)) }, None)
+            }
+            #[cfg(feature = "postgres")]
+            Database::Postgres => {
+                let address = url.postgres().ok_or_else(|| StoreError::refused("not a PostgreSQL address"))?;
+                let pool = postgres::pool(address, options.connections.unwrap_or(16)).await?;
+                if !options.allow_unsafe_durability {
+                    postgres::check_durability(&pool).await?;
+                }
+                match given {
+                    Some(_) => (Pools::Postgres { pool, skew_ms: None }, None),
+                    None => {
+                        let sampled = postgres::DatabaseClock::sample(&pool).await?;
+                        (Pools::Postgres { pool, skew_ms: Some(sampled.skew_ms()) }, Some(Arc::new(sampled)))
+                    }
+                }
+            }
+            #[cfg(not(all(feature = "sqlite", feature = "postgres")))]
+            other => {
+                return Err(StoreError::refused(format!(
+                    "this program was built without {other}; build it with the cargo feature of that database"
+                )));
+            }
+        };
+        Ok(Self(Arc::new(Inner {
+            pools,
+            clock: given.or(sampled).unwrap_or_else(|| Arc::new(SystemClock)),
+            random: options.random.unwrap_or_else(Random::from_system),
+            waker: Waker::new(),
+            running: Running::default(),
+            permit,
+        })))
+    }
+
+    /// Runs a unit of work in one transaction and answers after its commit.
+    ///
+    /// On SQLite units of all callers share one fsync (group commit); on PostgreSQL each has a transaction of its own.
+    /// A unit **may run again**, after an unknown commit or beside a unit that broke its batch. So what it writes must
+    /// be recognisable by its own key (a ledger key, an event id, an attempt id): running it again is how an unknown
+    /// outcome is looked up. Its last statement must have succeeded when it returns `Ok`.
+    ///
+    /// The work goes on when the caller's future is dropped.
+    ///
+    /// # Errors
+    /// The unit's own error, with everything it wrote rolled back, or the store's, as [`StoreError`] says.
+    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
+    where
+        F: for<'a, 'c> Fn(&'a mut Conn<'c>) -> BoxFuture<'a, Result<T, E>> + Send + Sync + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        reentrancy::refuse()?;
+        match &self.0.pools {
+            // Differs because SQLite has one writer: queueing units for it lets them share a commit.
+            #[cfg(feature = "sqlite")]
+            Pools::Sqlite { units, .. } => {
+                let (job, answer) = unit::Unit::new(work);
+                units.send(Box::new(job)).await.map_err(|_| StoreError::Closed)?;
+                answer.await.map_err(|_| StoreError::Closed)?
+            }
+            // Differs because PostgreSQL's writers run side by side, and a host's handler may be slow.
+            #[cfg(feature = "postgres")]
+            Pools::Postgres { .. } => {
+                let store = self.clone();
+                let task = tokio::spawn(async move { store.run_alone(&work).await });
+                task.await.unwrap_or_else(|_| Err(StoreError::Panicked.into()))
+            }
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    async fn run_alone<T, E, F>(&self, work: &F) -> Result<T, E>
+    where
+        F: for<'a, 'c> Fn(&'a mut Conn<'c>) -> BoxFuture<'a, Result<T, E>> + Sync,
+        E: From<StoreError>,
+    {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let mut tx = self.begin().await?;
+            let mut conn = tx.conn();
+            let run = AssertUnwindSafe(reentrancy::inside(work(&mut conn))).catch_unwind();
+            let result = run.await.unwrap_or_else(|_| Err(StoreError::Panicked.into()));
+            let value = match result {
+                Ok(value) => value,
+                Err(error) => {
+                    // A rollback that is not acknowledged closes the connection, which rolls back too.
+                    if let Err(rollback) = tx.rollback().await {
+                        tracing::warn!(%rollback, "a rollback was not acknowledged; the connection was closed");
+                    }
+                    return Err(error);
+                }
+            };
+            match tx.commit_last_write().await {
+                Ok(()) => return Ok(value),
+                Err(error) if error.is_retryable() && tries < TRIES => {
+                    tracing::warn!(%error, tries, "running a unit of work again, which looks its key up");
+                    tokio::time::sleep(Duration::from_millis(50) * tries).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Begins an owned write transaction.
+    ///
+    /// # Errors
+    /// As [`StoreError`] says; [`StoreError::Reentrant`] from inside a unit of work.
+    pub async fn begin(&self) -> Result<Tx, StoreError> {
+        match &self.0.pools {
+            #[cfg(feature = "sqlite")]
+            Pools::Sqlite { pool, .. } => Tx::sqlite(pool, self.permit().await?).await,
+            #[cfg(feature = "postgres")]
+            Pools::Postgres { pool, .. } => {
+                reentrancy::refuse()?;
+                Tx::postgres(pool).await
+            }
+        }
+    }
+
+    /// A connection for reads outside any transaction.
+    ///
+    /// # Errors
+    /// As [`StoreError`] says.
+    pub async fn read(&self) -> Result<Reader, StoreError> {
+        Ok(match &self.0.pools {
+            #[cfg(feature = "sqlite")]
+            Pools::Sqlite { pool, .. } => Reader::Sqlite(pool.acquire().await?),
+            #[cfg(feature = "postgres")]
+            Pools::Postgres { pool, .. } => Reader::Postgres(pool.acquire().await?),
+        })
+    }
+
+    /// Which database this is.
+    #[must_use]
+    pub fn database(&self) -> Database {
+        match self.0.pools {
+            #[cfg(feature = "sqlite")]
+            Pools::Sqlite { .. } => Database::Sqlite,
+            #[cfg(feature = "postgres")]
+            Pools::Postgres { .. } => Database::Postgres,
+        }
+    }
+
+    /// The clock that every query takes its time from.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.0.clock
+    }
+
+    /// The time now.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.0.clock.now()
+    }
+
+    /// The randomness for ids, tokens and jitter.
+    #[must_use]
+    pub fn random(&self) -> &Random {
+        &self.0.random
+    }
+
+    /// Wakes the workers of this process.
+    #[must_use]
+    pub fn waker(&self) -> &Waker {
+        &self.0.waker
+    }
+
+    /// The keys that run in this process.
+    #[must_use]
+    pub fn running(&self) -> &Running {
+        &self.0.running
+    }
+
+    /// Database time minus this machine's, in milliseconds, as sampled at start; `None` where the clocks are one.
+    #[must_use]
+    pub fn clock_skew_ms(&self) -> Option<i64> {
+        match self.0.pools {
+            #[cfg(feature = "sqlite")]
+            Pools::Sqlite { .. } => None,
+            #[cfg(feature = "postgres")]
+            Pools::Postgres { skew_ms, .. } => skew_ms,
+        }
+    }
+
+    /// Closes the pools; work that waits for a connection ends with an error.
+    pub async fn close(&self) {
+        self.0.permit.close();
+        match &self.0.pools {
+            #[cfg(feature = "sqlite")]
+            Pools::Sqlite { pool, .. } => pool.close().await,
+            #[cfg(feature = "postgres")]
+            Pools::Postgres { pool, .. } => pool.close().await,
+        }
+    }
+
+    /// This process's turn to write on SQLite.
+    #[cfg(feature = "sqlite")]
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, StoreError> {
+        reentrancy::refuse()?;
+        Arc::clone(&self.0.permit).acquire_owned().await.map_err(|_| StoreError::Closed)
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("database", &self.database()).finish_non_exhaustive()
+    }
+}
+
+/// A connection for reads, outside any transaction; it goes back to its pool on drop.
+#[derive(Debug)]
+pub enum Reader {
+    /// Of a SQLite pool.
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::pool::PoolConnection<sqlx::Sqlite>),
+    /// Of a PostgreSQL pool.
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::pool::PoolConnection<sqlx::Postgres>),
+}
+
+impl Reader {
+    /// The connection.
+    pub fn conn(&mut self) -> Conn<'_> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(conn) => Conn::from(&mut **conn),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(conn) => Conn::from(&mut **conn),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Opening PostgreSQL, its durability settings, and its time.
+
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection, PgPool};
+
+use super::StoreError;
+use crate::clock::{Clock, SystemClock, Timestamp};
+
+/// How long work waits for a free connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) async fn pool(url: &url::Url, connections: u32) -> Result<PgPool, StoreError> {
+    // sqlx's message may quote the address with its password, so the cause is not kept.
+    let options = PgConnectOptions::from_str(url.as_str())
+        .map_err(|_| StoreError::refused("the PostgreSQL address cannot be read; see `postgres://USER@HOST/DATABASE`"))?
+        .application_name("twiceproof");
+    Ok(PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).connect_with(options).await?)
+}
+
+/// Refuses a server that may forget an acknowledged commit.
+pub(super) async fn check_durability(pool: &PgPool) -> Result<(), StoreError> {
+    let off: Vec<String> = sqlx::query_scalar(
+        "SELECT name FROM pg_settings
+         WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting = 'off' ORDER BY name",
+    )
+    .fetch_all(pool)
+    .await?;
+    if off.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::refused(format!(
+        "PostgreSQL may lose acknowledged commits: {} off; switch on what is off, or allow it by name in the store's options",
+        off.join(", ")
+    )))
+}
+
+/// The database's time: its offset is sampled, and the process's monotonic clock carries it on.
+#[derive(Debug)]
+pub(super) struct DatabaseClock {
+    database: Timestamp,
+    sampled: Instant,
+    skew_ms: i64,
+}
+
+impl DatabaseClock {
+    pub(super) async fn sample(pool: &PgPool) -> Result<Self, StoreError> {
+        let mut conn = pool.acquire().await?;
+        let asked = Instant::now();
+        let millis: i64 = sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+            .fetch_one(&mut *conn)
+            .await?;
+        // The answer was made about half a round trip ago.
+        let database = Timestamp::from_millis(millis).plus(asked.elapsed() / 2);
+        let skew_ms = database.as_millis() - SystemClock.now().as_millis();
+        if skew_ms.abs() > 1_000 {
+            tracing::warn!(skew_ms, "the database's clock and this machine's differ; the database's is used");
+        }
+        Ok(Self { database, sampled: Instant::now(), skew_ms })
+    }
+
+    /// Database time minus this machine's, in milliseconds, when it was sampled.
+    pub(super) fn skew_ms(&self) -> i64 {
+        self.skew_ms
+    }
+}
+
+impl Clock for DatabaseClock {
+    fn now(&self) -> Timestamp {
+        self.database.plus(self.sampled.elapsed())
+    }
+}
+
+/// Makes a schema and returns the address in which all tables are looked up there.
+///
+/// # Errors
+/// [`StoreError::Refused`] for a name that is not made of `a-z`, `0-9` and `_`; else as [`StoreError`] says.
+pub async fn create_schema(url: &super::DatabaseUrl, name: &str) -> Result<super::DatabaseUrl, StoreError> {
+    let inside = url.with_schema(name)?;
+    let mut conn = sqlx::PgConnection::connect(&url.expose()).await?;
+    // The name of a schema cannot be a parameter of CREATE SCHEMA, so the server puts the statement together.
+    sqlx::query("SELECT set_config('twiceproof.schema', $1, false)").bind(name).execute(&mut conn).await?;
+    sqlx::raw_sql("DO $$ BEGIN EXECUTE format('CREATE SCHEMA %I', current_setting('twiceproof.schema')); END $$")
+        .execute(&mut conn)
+        .await?;
+    conn.close().await?;
+    Ok(inside)
+}

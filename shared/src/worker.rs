@@ -1,0 +1,97 @@
+//! The pace of a worker: at once while there is work, adaptive polling while there is none, backing off while the
+//! database does not answer.
+//!
+//! A wake-up ends a pause early. It is only a hint; the poll finds whatever a lost wake-up left.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+
+use crate::store::Sleeper;
+
+/// Polling between 20 ms (just after work) and 500 ms (long idle).
+const SHORTEST: Duration = Duration::from_millis(20);
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// What a worker does between two looks for work.
+#[derive(Debug)]
+pub struct Pace {
+    sleeper: Sleeper,
+    idle: Duration,
+    trouble: Option<ExponentialBackoff>,
+}
+
+impl Pace {
+    /// The pace of a worker that is woken by this sleeper.
+    #[must_use]
+    pub fn new(sleeper: Sleeper) -> Self {
+        Self { sleeper, idle: SHORTEST, trouble: None }
+    }
+
+    /// Call it before each look for work: a wake-up that comes after it ends the next pause.
+    pub fn look(&mut self) {
+        self.sleeper.begin();
+    }
+
+    /// There was work: the next pause is short.
+    pub fn found(&mut self) {
+        self.idle = SHORTEST;
+        self.trouble = None;
+    }
+
+    /// There was none: waits for a wake-up, at most the current poll interval, which doubles.
+    pub async fn rest(&mut self) {
+        self.trouble = None;
+        let most = self.idle;
+        self.idle = (self.idle * 2).min(LONGEST);
+        if tokio::time::timeout(most, self.sleeper.woken()).await.is_ok() {
+            self.idle = SHORTEST;
+        }
+    }
+
+    /// The look failed: waits longer each time, up to 5 s, whatever wakes it.
+    pub async fn back_off(&mut self) {
+        let delays = self.trouble.get_or_insert_with(|| {
+            ExponentialBuilder::default()
+                .with_min_delay(Duration::from_millis(50))
+                .with_max_delay(Duration::from_secs(5))
+                .without_max_times()
+                .build()
+        });
+        let delay = delays.next().unwrap_or(Duration::from_secs(5));
+        tokio::time::sleep(delay).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pace, SHORTEST};
+    use crate::store::Waker;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wake_up_between_the_look_and_the_pause_is_not_lost() {
+        let waker = Waker::new();
+        let mut pace = Pace::new(waker.sleeper());
+        pace.look();
+        waker.wake();
+        let started = tokio::time::Instant::now();
+        pace.rest().await;
+        assert!(started.elapsed() < SHORTEST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn polling_slows_down_while_idle_and_trouble_backs_off() {
+        let mut pace = Pace::new(Waker::new().sleeper());
+        let started = tokio::time::Instant::now();
+        for _ in 0..5 {
+            pace.look();
+            pace.rest().await;
+        }
+        assert_eq!(started.elapsed().as_millis(), 20 + 40 + 80 + 160 + 320);
+        let started = tokio::time::Instant::now();
+        for _ in 0..3 {
+            pace.back_off().await;
+        }
+        assert_eq!(started.elapsed().as_millis(), 50 + 100 + 200);
+    }
+}
