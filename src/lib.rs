@@ -1,1 +1,4 @@
 //! twiceproof
+
+pub mod config;
+pub mod server;
