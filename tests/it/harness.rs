@@ -1,0 +1,153 @@
+//! What the tests stand on: throw-away databases, one runtime each, and names under `sqlite::` and `postgres::`.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use twiceproof_shared::store::Database;
+use twiceproof_shared::testing::{Cluster, ClusterError, TestDatabase};
+
+/// The PostgreSQL cluster of this run, if there is one.
+pub struct Databases(Arc<Result<Option<Cluster>, ClusterError>>);
+
+impl Databases {
+    /// Starts PostgreSQL, unless this run only lists the tests.
+    pub fn start(arguments: &Arguments) -> Self {
+        if arguments.list {
+            return Self(Arc::new(Ok(None)));
+        }
+        let cluster = Cluster::start().map(Some);
+        if let Err(error) = &cluster {
+            println!("the tests under `postgres::` are ignored: {error}");
+        }
+        Self(Arc::new(cluster))
+    }
+}
+
+/// One test's own database.
+pub struct Bed {
+    pub db: TestDatabase,
+    databases: Arc<Result<Option<Cluster>, ClusterError>>,
+}
+
+impl Bed {
+    /// Which database this run of the test is for.
+    pub fn database(&self) -> Database {
+        self.db.url().database()
+    }
+
+    /// The cluster behind a PostgreSQL database.
+    pub fn cluster(&self) -> &Cluster {
+        match &*self.databases {
+            Ok(Some(cluster)) => cluster,
+            _ => unreachable!("only a test under `postgres::` asks for the cluster"),
+        }
+    }
+}
+
+/// The tests to be run.
+pub struct Suite {
+    databases: Arc<Result<Option<Cluster>, ClusterError>>,
+    required: bool,
+    trials: Vec<Trial>,
+    names: [BTreeSet<String>; 2],
+}
+
+impl Suite {
+    pub fn new(databases: &Databases) -> Self {
+        let required = std::env::var("TWICEPROOF_TEST_POSTGRES").is_ok_and(|value| value == "require");
+        Self { databases: Arc::clone(&databases.0), required, trials: Vec::new(), names: Default::default() }
+    }
+
+    /// A test that runs on both databases.
+    pub fn both<F, R>(&mut self, name: &str, test: F)
+    where
+        F: Fn(Bed) -> R + Clone + Send + 'static,
+        R: Future<Output = ()> + 'static,
+    {
+        self.sqlite(name, test.clone());
+        self.postgres(name, test);
+    }
+
+    /// A test that says something about SQLite alone; its name is listed in `ONLY_SQLITE`.
+    pub fn sqlite<F, R>(&mut self, name: &str, test: F)
+    where
+        F: Fn(Bed) -> R + Send + 'static,
+        R: Future<Output = ()> + 'static,
+    {
+        self.names[0].insert(name.to_owned());
+        let databases = Arc::clone(&self.databases);
+        self.trials.push(Trial::test(format!("sqlite::{name}"), move || {
+            block_on(async {
+                test(Bed { db: TestDatabase::sqlite(), databases }).await;
+                Ok(())
+            })
+        }));
+    }
+
+    /// A test that says something about PostgreSQL alone; its name is listed in `ONLY_POSTGRES`.
+    pub fn postgres<F, R>(&mut self, name: &str, test: F)
+    where
+        F: Fn(Bed) -> R + Send + 'static,
+        R: Future<Output = ()> + 'static,
+    {
+        self.names[1].insert(name.to_owned());
+        let databases = Arc::clone(&self.databases);
+        let missing = self.databases.is_err();
+        let trial = Trial::test(format!("postgres::{name}"), move || {
+            block_on(async {
+                let cluster = match &*databases {
+                    Ok(Some(cluster)) => cluster,
+                    Ok(None) => return Err("the cluster was not started".into()),
+                    Err(error) => return Err(error.to_string().into()),
+                };
+                let db = TestDatabase::postgres(cluster).await?;
+                test(Bed { db, databases: Arc::clone(&databases) }).await;
+                Ok(())
+            })
+        });
+        self.trials.push(trial.with_ignored_flag(missing && !self.required));
+    }
+
+    /// A test that needs no database.
+    pub fn plain(&mut self, name: &str, test: impl FnOnce() + Send + 'static) {
+        self.trials.push(Trial::test(name.to_owned(), move || {
+            test();
+            Ok(())
+        }));
+    }
+
+    pub fn into_trials(mut self) -> Vec<Trial> {
+        let names = self.names.clone();
+        self.plain("both_databases_have_the_same_tests", move || {
+            let only = |own: &BTreeSet<String>, other: &BTreeSet<String>| -> Vec<String> {
+                own.difference(other).cloned().collect()
+            };
+            assert_eq!(only(&names[0], &names[1]), ONLY_SQLITE, "tests that only SQLite has");
+            assert_eq!(only(&names[1], &names[0]), ONLY_POSTGRES, "tests that only PostgreSQL has");
+        });
+        self.trials
+    }
+}
+
+/// Tests about what only SQLite has: group commit, the write permit, the one worker of a file.
+const ONLY_SQLITE: &[&str] = &[
+    "seam::a_host_connection_that_could_lose_commits_is_refused",
+    "seam::rel_b56_a_host_transaction_takes_the_write_lock_at_once",
+    "units::a_second_process_gets_the_lock_while_batches_run",
+    "units::a_unit_that_commits_by_itself_is_told_so",
+    "units::a_unit_that_rolls_the_outer_transaction_back_harms_no_other",
+    "units::queued_units_share_one_commit",
+];
+
+/// Tests about what only PostgreSQL has: failed transactions, advisory locks, a server that goes away.
+const ONLY_POSTGRES: &[&str] = &[
+    "ledger::a_failed_transaction_cannot_finish",
+    "ledger::an_uncommitted_twin_is_in_flight_without_waiting",
+    "seam::a_commit_of_a_failed_transaction_is_an_error",
+];
+
+fn block_on<F: Future<Output = Result<(), Failed>>>(test: F) -> Result<(), Failed> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(test)
+}

@@ -1,0 +1,25 @@
+//! The integration tests, in one binary.
+//!
+//! Every test of the conformance suite runs under `sqlite::` and under `postgres::`, with equal names. Without an
+//! installed PostgreSQL the latter are reported as ignored, never as passed; `TWICEPROOF_TEST_POSTGRES=require` makes
+//! that a failure.
+
+mod group_commit;
+mod harness;
+mod ledger;
+mod seam;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = libtest_mimic::Arguments::from_args();
+    let databases = harness::Databases::start(&arguments);
+    let mut suite = harness::Suite::new(&databases);
+    seam::register(&mut suite);
+    group_commit::register(&mut suite);
+    ledger::register(&mut suite);
+    let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
+    // The server would outlive an exit from inside `run`.
+    drop(databases);
+    conclusion.exit_code()
+}
