@@ -14,6 +14,7 @@ mod origin;
 mod settings;
 mod units;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use twiceproof_shared::key::Key;
@@ -31,6 +32,8 @@ use self::layers::Values;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
+    /// The TOML file that was read, and where that was named.
+    pub file: Option<(PathBuf, Origin)>,
     /// Where everything is stored.
     pub database: DatabaseUrl,
     /// The tenant that commands act for.
@@ -142,8 +145,9 @@ impl Config {
     /// [`ConfigError`] for an unknown key or variable, a value that cannot be read, and a file that cannot be opened.
     /// Settings that contradict each other are found by [`Config::check`], so that they can be shown first.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
-        let mut values = layers::merge(sources)?;
+        let (mut values, file) = layers::merge(sources)?;
         Ok(Self {
+            file,
             database: database(&mut values)?,
             tenant: values.take("tenant", |text| Key::new(text).map_err(|error| error.to_string()))?,
             listen: values.take("listen", listen)?,
@@ -172,10 +176,7 @@ impl Config {
                 resend_window: values.take("retention.resend_window", units::parse_duration)?,
                 allow_short: values.take("retention.allow_short", switch)?,
             },
-            log: Log {
-                format: values.take("log.format", log_format)?,
-                level: values.take("log.level", |text| Ok(text.to_owned()))?,
-            },
+            log: Log { format: values.take("log.format", log_format)?, level: values.take("log.level", log_level)? },
             shown: values.into_shown(),
         })
     }
@@ -252,6 +253,21 @@ fn log_format(text: &str) -> Result<LogFormat, String> {
         "human" => Ok(LogFormat::Human),
         "json" => Ok(LogFormat::Json),
         _ => Err("must be human or json".to_owned()),
+    }
+}
+
+/// A lone word that is no level would be taken as the name of a module, and everything else would fall silent.
+fn log_level(text: &str) -> Result<String, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    for word in text.split(',').filter(|directive| !directive.contains(['=', '['])) {
+        if !LEVELS.contains(&word) {
+            let near = nearest::nearest(word, LEVELS).map(|near| format!("; did you mean `{near}`?"));
+            return Err(format!("levels are {}{}", LEVELS.join(", "), near.unwrap_or_default()));
+        }
+    }
+    match tracing_subscriber::EnvFilter::builder().parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err("must be a level, or directives such as `info,twiceproof_dispatcher=debug`".to_owned()),
     }
 }
 

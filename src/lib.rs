@@ -1,4 +1,8 @@
 //! twiceproof
 
+pub use twiceproof_dispatcher as dispatcher;
+pub use twiceproof_receiver as receiver;
+pub use twiceproof_shared::{clock, id, key, ledger, random, secret, signature, store, worker};
+
 pub mod config;
 pub mod server;

@@ -28,7 +28,7 @@ pub struct Sources {
 #[derive(Debug, Clone)]
 pub struct Flag {
     /// Name of the setting.
-    pub setting: &'static str,
+    pub setting: String,
     /// The flag with its dashes.
     pub flag: &'static str,
     /// What was given.
@@ -48,26 +48,29 @@ pub(super) type Layer = Vec<(String, String, Origin)>;
 #[derive(Debug)]
 pub(super) struct Values(Vec<Shown>);
 
-/// Reads the layers and lays them over each other: defaults, file, environment, flags.
-pub(super) fn merge(sources: &Sources) -> Result<Values, ConfigError> {
-    let (named_file, variables) = environment::read(&sources.environment)?;
-    let from_file = match (&sources.file, &named_file) {
-        (Some(path), _) => file::read(path, Origin::Flag { flag: "--config" })?,
-        (None, Some(path)) => file::read(path, Origin::Environment { variable: environment::CONFIG.to_owned() })?,
-        (None, None) if sources.default_file.exists() => file::read(&sources.default_file, Origin::Default)?,
-        (None, None) => Layer::new(),
+/// Reads the layers and lays them over each other: defaults, file, environment, flags. Beside the values, the TOML file
+/// that was read and where that was named.
+pub(super) fn merge(sources: &Sources) -> Result<(Values, Option<(PathBuf, Origin)>), ConfigError> {
+    let (named, variables) = environment::read(&sources.environment)?;
+    let by_flag = sources.file.clone().map(|path| (path, Origin::Flag { flag: "--config" }));
+    let by_variable = named.map(|path| (path, Origin::Environment { variable: environment::CONFIG.to_owned() }));
+    let by_default = sources.default_file.exists().then(|| (sources.default_file.clone(), Origin::Default));
+    let file = by_flag.or(by_variable).or(by_default);
+    let from_file = match &file {
+        Some((path, named_by)) => file::read(path, named_by.clone())?,
+        None => Layer::new(),
     };
     let flags = sources
         .flags
         .iter()
-        .map(|flag| (flag.setting.to_owned(), flag.value.clone(), Origin::Flag { flag: flag.flag }))
+        .map(|flag| (flag.setting.clone(), flag.value.clone(), Origin::Flag { flag: flag.flag }))
         .collect();
 
     let mut winners = BTreeMap::new();
     for layer in [from_file, variables, flags] {
         overlay(&mut winners, layer)?;
     }
-    SETTINGS
+    let values = SETTINGS
         .iter()
         .map(|setting| {
             let (value, origin) = match winners.remove(setting.name) {
@@ -77,8 +80,8 @@ pub(super) fn merge(sources: &Sources) -> Result<Values, ConfigError> {
             };
             Ok(Shown { setting, value, origin })
         })
-        .collect::<Result<_, _>>()
-        .map(Values)
+        .collect::<Result<_, ConfigError>>()?;
+    Ok((Values(values), file))
 }
 
 enum Winner {
@@ -156,7 +159,11 @@ impl Values {
         parse(&shown.value).map_err(|reason| ConfigError::Invalid {
             name: name.to_owned(),
             origin: shown.origin.clone(),
-            reason: if shown.setting.secret { reason } else { format!("is {:?}: {reason}", shown.value) },
+            reason: if shown.setting.secret {
+                format!("cannot be used: {reason}")
+            } else {
+                format!("is {:?}: {reason}", shown.value)
+            },
         })
     }
 

@@ -39,6 +39,7 @@ fn without_any_layer_the_table_of_defaults_holds() {
     assert_eq!(config.check().unwrap(), Vec::<String>::new());
     assert!(config.shown().iter().all(|shown| shown.origin == Origin::Default));
     assert_eq!(config.shown().len(), SETTINGS.len());
+    assert_eq!(config.file, None);
 }
 
 #[test]
@@ -47,9 +48,10 @@ fn a_later_layer_wins_and_every_value_knows_where_it_stands() {
     let mut sources = file(folder.path(), "tenant = \"acme\"\n\n[retry]\nfirst = \"1s\"\nfactor = 2\ncap = \"1h\"\n");
     sources.environment =
         vec![("TWICEPROOF_RETRY_FIRST".into(), "2s".into()), ("TWICEPROOF_RETRY_CAP".into(), "2h".into())];
-    sources.flags = vec![Flag { setting: "retry.cap", flag: "--cap", value: "3h".to_owned() }];
+    sources.flags = vec![Flag { setting: "retry.cap".to_owned(), flag: "--cap", value: "3h".to_owned() }];
     let config = Config::load(&sources).unwrap();
 
+    assert_eq!(config.file, Some((sources.default_file.clone(), Origin::Default)));
     assert_eq!(config.tenant.as_str(), "acme");
     assert_eq!(config.retry.factor, 2.0);
     assert_eq!(config.retry.first, Duration::from_secs(2));
@@ -95,6 +97,8 @@ fn a_value_that_cannot_be_read_is_an_error_that_says_how_to_write_it() {
         ("TWICEPROOF_ALLOW_PRIVATE_ADDRESSES", "yes", "must be true or false"),
         ("TWICEPROOF_LOG_FORMAT", "xml", "must be human or json"),
         ("TWICEPROOF_LISTEN", "7071", "must be an address and a port"),
+        ("TWICEPROOF_LOG_LEVEL", "inof", "did you mean `info`?"),
+        ("TWICEPROOF_LOG_LEVEL", "info,hyper=loud", "a level, or directives"),
         ("TWICEPROOF_TENANT", "", "`tenant` is \"\""),
     ] {
         let text = message(&environment(&[(variable, value)]));

@@ -1,0 +1,82 @@
+//! The commands of the program: one file per command, all of one shape, `Args` and `run`.
+//!
+//! Results go to standard output, messages and logs to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage; a
+//! command that tells more cases apart says so in its help.
+
+mod config_show;
+mod global;
+mod keygen;
+mod logging;
+mod migrate;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::global::Global;
+
+/// Webhooks may come twice; their effects don't.
+#[derive(Debug, Parser)]
+#[command(name = "twiceproof", version, propagate_version = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Migrate(migrate::Args),
+    Keygen(keygen::Args),
+    /// Show the settings
+    #[command(subcommand)]
+    Config(ConfigCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    Show(config_show::Args),
+}
+
+/// Reads the arguments, runs the command and reports its error with all causes.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| runtime.block_on(run(cli)));
+    outcome.unwrap_or_else(|error| output::failure(&error))
+}
+
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Migrate(args) => migrate::run(args, global).await,
+        Command::Keygen(args) => keygen::run(args, global).await,
+        Command::Config(ConfigCommand::Show(args)) => config_show::run(args, global).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    #[test]
+    fn the_definitions_of_the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_says_what_it_does() {
+        fn check(command: &clap::Command) {
+            assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+}
