@@ -45,6 +45,20 @@ pub async fn accept(conn: &mut Conn<'_>, request: &Request, now: Timestamp) -> R
     }
 }
 
+/// What is already done under this key, read without a lock and outside any transaction: [`Answer::Replay`] or
+/// [`Answer::Conflict`]. `None` where nothing is done yet. It writes nothing and hands out no claim.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn peek(conn: &mut Conn<'_>, request: &Request) -> Result<Option<Answer>, StoreError> {
+    match sql::find(conn, &request.key).await? {
+        Some(row) if row.state == "claimed" => Ok(None),
+        Some(row) if differs(&row, request) => Ok(Some(Answer::Conflict)),
+        Some(row) => row.into_replay().map(|replay| Some(Answer::Replay(replay))),
+        None => Ok(None),
+    }
+}
+
 /// Writes the outcome of a claim. It must be the last statement of the transaction.
 ///
 /// # Errors
@@ -72,8 +86,7 @@ async fn judge(conn: &mut Conn<'_>, row: sql::Row, request: &Request, now: Times
     if row.state == "claimed" && !abandoned {
         return Ok(Answer::InFlight);
     }
-    // A fingerprint of another version says nothing about this payload.
-    if row.fingerprint_version == request.fingerprint.version && row.fingerprint != request.fingerprint.hash {
+    if differs(&row, request) {
         return Ok(Answer::Conflict);
     }
     if abandoned {
@@ -84,6 +97,11 @@ async fn judge(conn: &mut Conn<'_>, row: sql::Row, request: &Request, now: Times
         });
     }
     row.into_replay().map(Answer::Replay)
+}
+
+/// Another payload under the same key. A fingerprint of another version says nothing about this payload.
+fn differs(row: &sql::Row, request: &Request) -> bool {
+    row.fingerprint_version == request.fingerprint.version && row.fingerprint != request.fingerprint.hash
 }
 
 /// What the ledger answers.

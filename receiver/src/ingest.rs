@@ -1,0 +1,147 @@
+//! MAIN PATH of a received webhook: verify → identify → ledger → handler → outcome → commit → answer.
+//!
+//! What if it dies here? Before the commit of [`Work::once`] nothing happened, and the sender delivers again. After it,
+//! the redelivery gets the stored answer.
+//! Invariants: a 2xx leaves only after the effect is committed; the database work is a task of its own, so a client that
+//! goes away does not cut it in half; the work may run again, and then the ledger tells what the first run did.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::HttpBody;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::header::{self, HeaderMap};
+use twiceproof_shared::ledger::{self, RawRequest};
+use twiceproof_shared::store::{Conn, Store, StoreError};
+
+use crate::answer::Answer;
+use crate::body::{self, BodyError};
+use crate::effect::{self, EffectError};
+use crate::event::Event;
+use crate::handler::AnyHandler;
+use crate::source::Source;
+use crate::verify::{self, Refusal};
+
+/// One source, its handler, and the store that both work on.
+pub(crate) struct Route {
+    pub(crate) store: Store,
+    pub(crate) source: Source,
+    pub(crate) handler: Box<dyn AnyHandler>,
+}
+
+/// Takes one request in.
+///
+/// # Errors
+/// [`IngestError`] says why there is no effect, or none that is known of.
+pub(crate) async fn ingest<B>(route: &Arc<Route>, headers: HeaderMap, body: B) -> Result<Answer, IngestError>
+where
+    B: HttpBody<Data = Bytes>,
+{
+    let (source, limits) = (&route.source, route.source.limits());
+    let body = body::read(&headers, body, limits.body).await?;
+    let request = verify::verify(source.verifier(), headers, body, route.store.now())?;
+    let work = Work::new(Arc::clone(route), Event::new(source, request));
+    let settled = tokio::spawn(settle(work));
+    // The handler has its own deadline; this one bounds the waiting for locks and for other units of a batch. The work
+    // goes on behind it, and the redelivery finds what came of it.
+    let patience = limits.in_flight_wait + limits.handler_deadline + MARGIN;
+    match tokio::time::timeout(patience, settled).await {
+        Ok(settled) => settled.unwrap_or(Err(IngestError::Store(StoreError::Closed))),
+        Err(_) => Ok(Answer::InFlight),
+    }
+}
+
+/// How long database work may take beside the handler before the sender is told to come again.
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// Asks whether the event runs already, then runs it in one transaction.
+async fn settle(work: Work) -> Result<Answer, IngestError> {
+    let store = work.route.store.clone();
+    let key = work.request.key.running();
+    // Held until the commit is answered.
+    let running = store.running().enter(key, work.route.source.limits().in_flight_wait).await;
+    if running.is_none()
+        && let Some(answer) = work.answered(&store).await?
+    {
+        return Ok(answer);
+    }
+    let work = Arc::new(work);
+    store.run(move |conn| Arc::clone(&work).boxed(conn)).await
+}
+
+/// One event on its way through the ledger. It can run more than once.
+struct Work {
+    route: Arc<Route>,
+    event: Event,
+    request: ledger::Request,
+}
+
+impl Work {
+    fn new(route: Arc<Route>, event: Event) -> Self {
+        let key = route.source.ledger_key(event.id());
+        let request = ledger::Request::of_body(key, event.body(), route.source.retention());
+        Self { route, event, request }
+    }
+
+    fn boxed<'a>(self: Arc<Self>, conn: &'a mut Conn<'_>) -> BoxFuture<'a, Result<Answer, IngestError>> {
+        Box::pin(async move { self.once(conn).await })
+    }
+
+    /// Key, effect and outcome: committed together by the caller, or not at all.
+    async fn once(&self, conn: &mut Conn<'_>) -> Result<Answer, IngestError> {
+        let Route { store, source, handler } = &*self.route;
+        match ledger::accept(conn, &self.request, store.now()).await? {
+            ledger::Answer::New(claim) => {
+                let deadline = source.limits().handler_deadline;
+                let outcome = effect::run(conn, &**handler, &self.event, deadline).await?;
+                // Last, so that a transaction that failed on the way cannot pass for done.
+                ledger::finish(conn, claim, &outcome, store.now()).await?;
+                Ok(Answer::First(outcome))
+            }
+            ledger::Answer::Replay(replay) => Ok(Answer::of_replay(replay)),
+            ledger::Answer::Conflict => {
+                let headers = headers_for_review(self.event.headers());
+                let raw = RawRequest { headers: &headers, body: self.event.body() };
+                ledger::keep_conflict(conn, &self.request, &raw, store.now()).await?;
+                Ok(Answer::Conflict(source.limits().conflict_status))
+            }
+            ledger::Answer::InFlight => Ok(Answer::InFlight),
+        }
+    }
+
+    /// The answer where another request holds this key in this process: a replay if the event is done all the same (the
+    /// other one is a redelivery too), else in flight. `None`: it takes a transaction to answer.
+    async fn answered(&self, store: &Store) -> Result<Option<Answer>, IngestError> {
+        let mut reader = store.read().await?;
+        Ok(match ledger::peek(&mut reader.conn(), &self.request).await? {
+            None => Some(Answer::InFlight),
+            Some(ledger::Answer::Replay(replay)) => Some(Answer::of_replay(replay)),
+            Some(_) => None,
+        })
+    }
+}
+
+/// Why there is no effect, or none that is known of.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IngestError {
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Effect(#[from] EffectError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The headers as a JSON list of pairs, without credentials that are not the sender's signature.
+fn headers_for_review(headers: &HeaderMap) -> String {
+    let credentials = [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
+    let pairs: Vec<(&str, String)> = headers
+        .iter()
+        .filter(|(name, _)| !credentials.contains(name))
+        .map(|(name, value)| (name.as_str(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .collect();
+    serde_json::to_string(&pairs).unwrap_or_else(|_| "[]".to_owned())
+}

@@ -1,0 +1,164 @@
+//! Serves sources over HTTP, as an axum router that a host nests where it likes.
+//!
+//! Place in the path: the first and the last hand that touches a request.
+//! Invariants: every path is served with and without its trailing slash and never redirected, since a redirect turns
+//! POST into GET; what went wrong is logged here, once.
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use http::Method;
+use twiceproof_shared::store::Store;
+
+use crate::answer::{self, Answer};
+use crate::handler::Handler;
+use crate::ingest::{IngestError, Route, ingest};
+use crate::source::Source;
+
+/// Sources and their handlers on one store.
+pub struct Receiver {
+    store: Store,
+    routes: Vec<(String, Arc<Route>)>,
+}
+
+impl Receiver {
+    /// A receiver without sources. The store must be migrated before the first request comes.
+    #[must_use]
+    pub fn new(store: Store) -> Self {
+        Self { store, routes: Vec::new() }
+    }
+
+    /// Serves a source at `/NAME`.
+    ///
+    /// # Errors
+    /// As [`Receiver::source_at`].
+    pub fn source(self, source: Source, handler: impl Handler) -> Result<Self, ReceiverError> {
+        let path = format!("/{}", source.name());
+        self.source_at(&path, source, handler)
+    }
+
+    /// Serves a source at a path of the host's choice: `/` and visible ASCII, no pattern.
+    ///
+    /// # Errors
+    /// [`ReceiverError`] where path or source are taken, or the path is none.
+    pub fn source_at(mut self, path: &str, source: Source, handler: impl Handler) -> Result<Self, ReceiverError> {
+        let path = check_path(path)?;
+        if self.routes.iter().any(|(taken, _)| *taken == path) {
+            return Err(ReceiverError::PathTaken { path });
+        }
+        let route = Route { store: self.store.clone(), source, handler: Box::new(handler) };
+        self.routes.push((path, Arc::new(route)));
+        let mut seen = HashSet::new();
+        match self.routes.iter().find(|(_, route)| !seen.insert((route.source.tenant(), route.source.scope()))) {
+            Some((_, route)) => Err(ReceiverError::SourceTaken { scope: route.source.scope().to_string() }),
+            None => Ok(self),
+        }
+    }
+
+    /// The router. It reads bodies itself, under each source's limit.
+    pub fn router(&self) -> Router {
+        self.routes.iter().fold(Router::new(), |router, (path, route)| {
+            let serve = {
+                let route = Arc::clone(route);
+                move |request: Request| serve(Arc::clone(&route), request)
+            };
+            let methods = post(serve).fallback(|method: Method| async move { answer::wrong_method(&method) });
+            match path.as_str() {
+                "/" => router.route("/", methods),
+                path => router.route(path, methods.clone()).route(&format!("{path}/"), methods),
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let paths = self.routes.iter().map(|(path, route)| (path, route.source.scope()));
+        f.debug_map().entries(paths).finish()
+    }
+}
+
+/// Why a source cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiverError {
+    /// Not `/` and visible ASCII without `{ } * ? #`.
+    #[error("`{path}` is not a path to serve a source at")]
+    Path {
+        /// What was given.
+        path: String,
+    },
+    /// Another source is served there.
+    #[error("another source is already served at `{path}`")]
+    PathTaken {
+        /// The path, without its trailing slash.
+        path: String,
+    },
+    /// Two handlers under one scope of the ledger: only the one that comes first would ever act.
+    #[error("`{scope}` already has a handler: give the second one a consumer name of its own")]
+    SourceTaken {
+        /// The scope.
+        scope: String,
+    },
+}
+
+async fn serve(route: Arc<Route>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let answer = ingest(&route, parts.headers, body).await;
+    log(&route.source, &answer);
+    match answer {
+        Ok(answer) => answer.into_response(),
+        Err(error) => error.into_response(),
+    }
+}
+
+fn log(source: &Source, answer: &Result<Answer, IngestError>) {
+    let scope = source.scope();
+    match answer {
+        Ok(Answer::First(outcome)) => tracing::debug!(%scope, status = outcome.status, "an event was processed"),
+        Ok(Answer::Replay(outcome)) => tracing::debug!(%scope, status = outcome.status, "a redelivery was ignored"),
+        Ok(Answer::Expired) => {
+            tracing::warn!(%scope, "a redelivery came after its answer was forgotten; it was ignored")
+        }
+        Ok(Answer::Conflict(_)) => {
+            tracing::warn!(%scope, "a known event id came with another payload; it waits for review")
+        }
+        Ok(Answer::InFlight) => tracing::debug!(%scope, "a redelivery came while the first one is running"),
+        Err(IngestError::Body(error)) => tracing::info!(%scope, %error, "a request was refused"),
+        Err(IngestError::Refused(refusal)) => tracing::info!(%scope, reason = %refusal, "a request was refused"),
+        Err(error) => {
+            tracing::error!(%scope, error = %chain(error), "an event was not processed; its sender was told to come again")
+        }
+    }
+}
+
+/// An error and its causes, in one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+fn check_path(path: &str) -> Result<String, ReceiverError> {
+    let plain = |byte: u8| byte.is_ascii_graphic() && !b"{}*?#".contains(&byte);
+    if !path.starts_with('/') || !path.bytes().all(plain) {
+        return Err(ReceiverError::Path { path: path.to_owned() });
+    }
+    match path.trim_end_matches('/') {
+        "" => Ok("/".to_owned()),
+        trimmed => Ok(trimmed.to_owned()),
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;

@@ -1,0 +1,5 @@
+//! One file for each family of signature schemes.
+
+mod standard;
+
+pub use standard::StandardWebhooks;
