@@ -8,7 +8,9 @@ use twiceproof::config::{Log, LogFormat};
 
 /// Starts logging for this process; call it once.
 pub(super) fn start(log: &Log) -> anyhow::Result<()> {
-    let filter = EnvFilter::builder().parse(&log.level).context("cannot read the log level")?;
+    // PostgreSQL's notices, such as "already exists, skipping", are no news to an operator.
+    let directives = format!("sqlx::postgres::notice=warn,{}", log.level);
+    let filter = EnvFilter::builder().parse(directives).context("cannot read the log level")?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
     match log.format {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
