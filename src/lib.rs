@@ -6,4 +6,5 @@ pub use twiceproof_shared::{clock, id, key, ledger, random, secret, signature, s
 
 pub mod config;
 pub mod health;
+pub mod prove;
 pub mod server;

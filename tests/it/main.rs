@@ -6,7 +6,10 @@
 
 mod group_commit;
 mod harness;
+mod house;
+mod kit;
 mod ledger;
+mod receive;
 mod seam;
 
 use std::process::ExitCode;
@@ -18,6 +21,8 @@ fn main() -> ExitCode {
     seam::register(&mut suite);
     group_commit::register(&mut suite);
     ledger::register(&mut suite);
+    receive::register(&mut suite);
+    house::register(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
     // The server would outlive an exit from inside `run`.
     drop(databases);
