@@ -12,9 +12,11 @@ use http::{Method, StatusCode};
 use serde_json::json;
 use twiceproof_shared::ledger::{Outcome, Replay};
 use twiceproof_shared::signature::VerifyError;
+use twiceproof_shared::store::StoreError;
 
 use crate::body::BodyError;
 use crate::effect::EffectError;
+use crate::handler::BoxError;
 use crate::ingest::IngestError;
 use crate::verify::Refusal;
 
@@ -70,6 +72,9 @@ impl IntoResponse for IngestError {
             Self::Effect(EffectError::Store(error)) | Self::Store(error) if error.is_retryable() => {
                 unavailable("the event could not be stored now")
             }
+            Self::Effect(EffectError::Failed(cause)) if is_retryable(&cause) => {
+                unavailable("the event could not be stored now")
+            }
             Self::Effect(_) | Self::Store(_) => {
                 problem(StatusCode::INTERNAL_SERVER_ERROR, "the event could not be processed")
             }
@@ -84,6 +89,11 @@ pub(crate) fn wrong_method(method: &Method) -> Response {
         Method::HEAD => StatusCode::METHOD_NOT_ALLOWED.into_response(),
         _ => response,
     }
+}
+
+/// True where the handler handed on that the database was not there for it.
+fn is_retryable(cause: &BoxError) -> bool {
+    cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_retryable)
 }
 
 fn status_of_body(error: BodyError) -> StatusCode {
@@ -145,7 +155,6 @@ fn problem(status: StatusCode, detail: &str) -> Response {
 mod tests {
     use bytes::Bytes;
     use http_body_util::BodyExt;
-    use twiceproof_shared::store::StoreError;
 
     use super::*;
 

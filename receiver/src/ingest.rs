@@ -12,6 +12,7 @@ use axum::body::HttpBody;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderMap};
+use tracing::{Instrument, Span};
 use twiceproof_shared::ledger::{self, RawRequest};
 use twiceproof_shared::store::{Conn, Store, StoreError};
 
@@ -30,7 +31,7 @@ pub(crate) struct Route {
     pub(crate) handler: Box<dyn AnyHandler>,
 }
 
-/// Takes one request in.
+/// Takes one request in. The current span learns the event's key in its field `event`.
 ///
 /// # Errors
 /// [`IngestError`] says why there is no effect, or none that is known of.
@@ -41,8 +42,9 @@ where
     let (source, limits) = (&route.source, route.source.limits());
     let body = body::read(&headers, body, limits.body).await?;
     let request = verify::verify(source.verifier(), headers, body, route.store.now())?;
+    Span::current().record("event", request.identity().event_key.as_str());
     let work = Work::new(Arc::clone(route), Event::new(source, request));
-    let settled = tokio::spawn(settle(work));
+    let settled = tokio::spawn(settle(work).in_current_span());
     // The handler has its own deadline; this one bounds the waiting for locks and for other units of a batch. The work
     // goes on behind it, and the redelivery finds what came of it.
     let patience = limits.in_flight_wait + limits.handler_deadline + MARGIN;
@@ -95,6 +97,8 @@ impl Work {
             ledger::Answer::New(claim) => {
                 let deadline = source.limits().handler_deadline;
                 let outcome = effect::run(conn, &**handler, &self.event, deadline).await?;
+                #[cfg(feature = "kill-points")]
+                twiceproof_shared::kill::at("after-effect-before-commit");
                 // Last, so that a transaction that failed on the way cannot pass for done.
                 ledger::finish(conn, claim, &outcome, store.now()).await?;
                 Ok(Answer::First(outcome))

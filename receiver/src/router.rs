@@ -13,6 +13,7 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::Method;
+use tracing::Instrument;
 use twiceproof_shared::store::Store;
 
 use crate::answer::{self, Answer};
@@ -108,31 +109,31 @@ pub enum ReceiverError {
 }
 
 async fn serve(route: Arc<Route>, request: Request) -> Response {
-    let (parts, body) = request.into_parts();
-    let answer = ingest(&route, parts.headers, body).await;
-    log(&route.source, &answer);
-    match answer {
-        Ok(answer) => answer.into_response(),
-        Err(error) => error.into_response(),
+    let span = tracing::error_span!("receive", scope = %route.source.scope(), event = tracing::field::Empty);
+    async {
+        let (parts, body) = request.into_parts();
+        let answer = ingest(&route, parts.headers, body).await;
+        log(&answer);
+        match answer {
+            Ok(answer) => answer.into_response(),
+            Err(error) => error.into_response(),
+        }
     }
+    .instrument(span)
+    .await
 }
 
-fn log(source: &Source, answer: &Result<Answer, IngestError>) {
-    let scope = source.scope();
+fn log(answer: &Result<Answer, IngestError>) {
     match answer {
-        Ok(Answer::First(outcome)) => tracing::debug!(%scope, status = outcome.status, "an event was processed"),
-        Ok(Answer::Replay(outcome)) => tracing::debug!(%scope, status = outcome.status, "a redelivery was ignored"),
-        Ok(Answer::Expired) => {
-            tracing::warn!(%scope, "a redelivery came after its answer was forgotten; it was ignored")
-        }
-        Ok(Answer::Conflict(_)) => {
-            tracing::warn!(%scope, "a known event id came with another payload; it waits for review")
-        }
-        Ok(Answer::InFlight) => tracing::debug!(%scope, "a redelivery came while the first one is running"),
-        Err(IngestError::Body(error)) => tracing::info!(%scope, %error, "a request was refused"),
-        Err(IngestError::Refused(refusal)) => tracing::info!(%scope, reason = %refusal, "a request was refused"),
+        Ok(Answer::First(outcome)) => tracing::debug!(status = outcome.status, "an event was processed"),
+        Ok(Answer::Replay(outcome)) => tracing::debug!(status = outcome.status, "a redelivery was ignored"),
+        Ok(Answer::Expired) => tracing::warn!("a redelivery came after its answer was forgotten; it was ignored"),
+        Ok(Answer::Conflict(_)) => tracing::warn!("a known event id came with another payload; it waits for review"),
+        Ok(Answer::InFlight) => tracing::debug!("a redelivery came while the first one is running"),
+        Err(IngestError::Body(reason)) => tracing::info!(%reason, "a request was refused"),
+        Err(IngestError::Refused(reason)) => tracing::info!(%reason, "a request was refused"),
         Err(error) => {
-            tracing::error!(%scope, error = %chain(error), "an event was not processed; its sender was told to come again")
+            tracing::error!(error = %chain(error), "an event was not processed; it is taken again when it is sent again")
         }
     }
 }
@@ -160,5 +161,5 @@ fn check_path(path: &str) -> Result<String, ReceiverError> {
     }
 }
 
-#[cfg(all(test, feature = "sqlite"))]
+#[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! The whole path on a SQLite file, through the router. What both databases must do alike is in the root package's
 //! integration tests.
 
+#![cfg(feature = "sqlite")]
+
 mod outcomes;
 mod wire;
 
@@ -17,7 +19,7 @@ use tower::ServiceExt;
 use twiceproof_shared::clock::{ManualClock, Timestamp};
 use twiceproof_shared::secret::Secret;
 use twiceproof_shared::signature;
-use twiceproof_shared::store::{Conn, StoreError};
+use twiceproof_shared::store::{Arg, Conn, StoreError};
 use twiceproof_shared::testing::TestDatabase;
 
 use super::*;
@@ -85,17 +87,23 @@ impl World {
         self.send(signed(id, body)).await
     }
 
-    async fn count(&self, sql: &'static str) -> i64 {
+    async fn count(&self, sql: &'static str, args: &[Arg<'_>]) -> i64 {
         let mut reader = self.store.read().await.unwrap();
-        reader.conn().fetch_one::<(i64,)>(sql, &[]).await.unwrap().0
+        reader.conn().fetch_one::<(i64,)>(sql, args).await.unwrap().0
+    }
+
+    /// How often this body came under a used id.
+    async fn conflicts_of(&self, body: &str) -> i64 {
+        let sql = "SELECT seen_count FROM twiceproof_conflicts WHERE request_body = $1";
+        self.count(sql, &[body.as_bytes().into()]).await
     }
 
     async fn effects(&self) -> i64 {
-        self.count("SELECT count(*) FROM effects").await
+        self.count("SELECT count(*) FROM effects", &[]).await
     }
 
     async fn keys(&self) -> i64 {
-        self.count("SELECT count(*) FROM twiceproof_ledger").await
+        self.count("SELECT count(*) FROM twiceproof_ledger", &[]).await
     }
 }
 

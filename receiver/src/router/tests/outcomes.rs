@@ -69,8 +69,7 @@ async fn another_payload_under_a_known_id_is_kept_for_review_and_not_applied() {
     }
     assert_eq!(world.deliver("msg_1", "{\"amount\":1}").await.without_marker(), first);
     assert_eq!(world.effects().await, 1);
-    let kept = "SELECT seen_count FROM twiceproof_conflicts WHERE request_body = CAST('{\"amount\":100}' AS BLOB)";
-    assert_eq!(world.count(kept).await, 2);
+    assert_eq!(world.conflicts_of("{\"amount\":100}").await, 2);
 }
 
 #[tokio::test]
@@ -80,7 +79,7 @@ async fn a_source_says_how_a_conflict_is_answered() {
     let conflict = world.deliver("msg_1", "2").await;
     assert_eq!(conflict.status, 409);
     assert_eq!(conflict.headers["content-type"], "application/problem+json");
-    assert_eq!(world.count("SELECT count(*) FROM twiceproof_conflicts").await, 1);
+    assert_eq!(world.conflicts_of("2").await, 1);
 }
 
 #[tokio::test]
@@ -111,6 +110,14 @@ async fn a_failure_leaves_nothing_and_runs_again() {
     let again = world.deliver("msg_1", "{}").await;
     assert_eq!((again.status, again.replayed()), (200, false));
     assert_eq!(world.effects().await, 1);
+}
+
+#[tokio::test]
+async fn a_handler_that_finds_the_store_down_is_a_503() {
+    let world = World::new(handler_fn(|_, _| Box::pin(async { Err(StoreError::Closed.into()) }))).await;
+    let answer = world.deliver("msg_1", "{}").await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.headers.contains_key("retry-after"));
 }
 
 #[tokio::test]
@@ -186,8 +193,7 @@ async fn a_handler_that_calls_back_into_the_store_fails_at_once() {
     let handler = handler_fn(move |_, _| {
         let store = inner.clone();
         Box::pin(async move {
-            let mut tx = store.begin().await?;
-            tx.conn().execute("SELECT 1", &[]).await?;
+            store.begin().await?.commit().await?;
             Ok(Reply::ok())
         })
     });
