@@ -46,8 +46,10 @@ pub(super) async fn find(conn: &mut Conn<'_>, key: &LedgerKey) -> Result<Option<
     .await
 }
 
+/// Advisory locks are shared by all schemas of a database, so the table's own number goes in.
 pub(super) async fn try_lock(conn: &mut Conn<'_>, number: i64) -> Result<bool, StoreError> {
-    let (locked,): (bool,) = conn.fetch_one("SELECT pg_try_advisory_xact_lock($1)", &[number.into()]).await?;
+    let sql = "SELECT pg_try_advisory_xact_lock($1 # 'twiceproof_ledger'::regclass::oid::bigint)";
+    let (locked,): (bool,) = conn.fetch_one(sql, &[number.into()]).await?;
     Ok(locked)
 }
 

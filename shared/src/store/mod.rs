@@ -57,6 +57,9 @@ pub use wake::{Sleeper, Wake, Waker};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::random::Random;
 
+/// How long a rollback may take on PostgreSQL before its connection is closed instead.
+#[cfg(feature = "postgres")]
+const ROLLBACK_WAIT: Duration = Duration::from_secs(1);
 /// How often a unit of work is run on PostgreSQL before its error is handed on.
 #[cfg(feature = "postgres")]
 const TRIES: u32 = 3;
@@ -200,9 +203,12 @@ impl Store {
             let value = match result {
                 Ok(value) => value,
                 Err(error) => {
-                    // A rollback that is not acknowledged closes the connection, which rolls back too.
-                    if let Err(rollback) = tx.rollback().await {
-                        tracing::warn!(%rollback, "a rollback was not acknowledged; the connection was closed");
+                    // A rollback that is not acknowledged closes the connection, which rolls back too. It waits behind
+                    // a statement that the unit left running, and the caller shall not wait with it.
+                    match tokio::time::timeout(ROLLBACK_WAIT, tx.rollback()).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(rollback)) => tracing::warn!(%rollback, "a rollback failed; the connection was closed"),
+                        Err(_) => tracing::warn!("a rollback was not acknowledged in time; the connection was closed"),
                     }
                     return Err(error);
                 }
