@@ -104,9 +104,9 @@ impl Conn<'_> {
     pub async fn execute_script(&mut self, sql: &'static str) -> Result<(), StoreError> {
         match &mut self.0 {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(conn) => drop(sqlx::raw_sql(sql).execute(&mut **conn).await?),
+            Kind::Sqlite(conn) => sqlx::raw_sql(sql).execute(&mut **conn).await.map(|_| ())?,
             #[cfg(feature = "postgres")]
-            Kind::Postgres(conn) => drop(sqlx::raw_sql(sql).execute(&mut **conn).await?),
+            Kind::Postgres(conn) => sqlx::raw_sql(sql).execute(&mut **conn).await.map(|_| ())?,
         }
         Ok(())
     }

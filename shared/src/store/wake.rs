@@ -23,7 +23,6 @@ impl Waker {
     }
 
     /// The wake-up that is owed once the transaction that made work has been committed.
-    #[must_use]
     pub fn owed(&self) -> Wake {
         Wake(Some(self.clone()))
     }
