@@ -4,17 +4,22 @@
 //! installed PostgreSQL the latter are reported as ignored, never as passed; `TWICEPROOF_TEST_POSTGRES=require` makes
 //! that a failure.
 
+mod commit_cut;
+mod copies;
+mod fixture;
 mod group_commit;
 mod harness;
 mod house;
 mod kit;
 mod ledger;
 mod receive;
+mod replay;
 mod seam;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    fixture::run_if_asked();
     let arguments = libtest_mimic::Arguments::from_args();
     let databases = harness::Databases::start(&arguments);
     let mut suite = harness::Suite::new(&databases);
@@ -22,6 +27,9 @@ fn main() -> ExitCode {
     group_commit::register(&mut suite);
     ledger::register(&mut suite);
     receive::register(&mut suite);
+    commit_cut::register(&mut suite);
+    replay::register(&mut suite);
+    copies::register(&mut suite);
     house::register(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
     // The server would outlive an exit from inside `run`.

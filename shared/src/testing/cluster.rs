@@ -5,9 +5,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sqlx::Connection;
-use sqlx::postgres::PgConnection;
-
 use crate::store::{DatabaseUrl, StoreError};
 
 /// Why there is no cluster.
@@ -169,20 +166,4 @@ fn run(command: &mut Command) -> Result<(), ClusterError> {
 
 fn free_port() -> std::io::Result<u16> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
-}
-
-/// For tests that end the server's connections under a program's feet.
-impl Cluster {
-    /// Ends every other connection to the cluster.
-    ///
-    /// # Errors
-    /// When the cluster does not answer.
-    pub async fn cut_connections(&self) -> Result<(), StoreError> {
-        let mut conn = PgConnection::connect(&self.url().expose()).await?;
-        sqlx::query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
-            .execute(&mut conn)
-            .await?;
-        conn.close().await?;
-        Ok(())
-    }
 }
