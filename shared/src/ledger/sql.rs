@@ -53,9 +53,15 @@ pub(super) async fn try_lock(conn: &mut Conn<'_>, number: i64) -> Result<bool, S
     Ok(locked)
 }
 
+/// A claim without a lease is done in the transaction that makes it. One that is committed all the same (a handler that
+/// commits by itself) is never run again by us: that could repeat its effect. It stays in flight until somebody looks.
+fn lease_until(request: &Request, now: Timestamp) -> Timestamp {
+    request.lease.map_or(Timestamp::from_millis(i64::MAX), |lease| now.plus(lease))
+}
+
 /// False: the key is there already.
 pub(super) async fn insert(conn: &mut Conn<'_>, request: &Request, now: Timestamp) -> Result<bool, StoreError> {
-    let lease_until = request.lease.map_or(Timestamp::from_millis(0), |lease| now.plus(lease));
+    let lease_until = lease_until(request, now);
     let inserted = conn
         .execute(
             "INSERT INTO twiceproof_ledger (tenant, scope, key, state, key_rule, parameters, digest, fingerprint,
@@ -87,7 +93,7 @@ pub(super) async fn take_over(
     token: i64,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let lease_until = request.lease.map_or(Timestamp::from_millis(0), |lease| now.plus(lease));
+    let lease_until = lease_until(request, now);
     let updated = conn
         .execute(
             "UPDATE twiceproof_ledger SET token = token + 1, lease_until = $5

@@ -29,7 +29,7 @@ impl std::fmt::Display for Database {
 
 /// A borrowed connection, inside a transaction or not, of either database.
 ///
-/// A handler that wants plain sqlx takes the connection out with [`Conn::sqlite`] or [`Conn::postgres`]; portable code
+/// A handler that wants plain sqlx takes the connection out with `Conn::sqlite` or `Conn::postgres`; portable code
 /// uses [`Conn::execute`] and the `fetch` methods with `$1` placeholders.
 #[derive(Debug)]
 pub struct Conn<'c>(Kind<'c>);

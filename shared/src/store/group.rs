@@ -67,8 +67,18 @@ impl Writer {
         let mut next = Some(first);
         let mut whole = true;
         while let Some(mut job) = next.take() {
-            whole = conn.unit(&mut *job).await;
-            ran.push(job);
+            match conn.unit(&mut *job).await {
+                Ended::WithUs => ran.push(job),
+                Ended::RolledBack => {
+                    whole = false;
+                    ran.push(job);
+                }
+                // Running it again would repeat what it has committed by itself.
+                Ended::Committed => {
+                    whole = false;
+                    job.fail(StoreError::EndedByUnit);
+                }
+            }
             if !whole || ran.len() >= MOST_UNITS || started.elapsed() >= MOST_TIME {
                 break;
             }
@@ -96,7 +106,8 @@ impl Writer {
                     continue;
                 }
             };
-            if conn.unit(&mut *job).await {
+            let ended = conn.unit(&mut *job).await;
+            if matches!(ended, Ended::WithUs) {
                 match conn.commit().await {
                     Ok(()) => return job.deliver(),
                     Err(error) => last = StoreError::Unknown(error),
@@ -105,6 +116,9 @@ impl Writer {
                 last = StoreError::EndedByUnit;
             }
             self.close().await;
+            if matches!(ended, Ended::Committed) {
+                return job.fail(last);
+            }
         }
         // The unit's own error says more than ours.
         if job.failed() { job.deliver() } else { job.fail(last) }
@@ -125,7 +139,8 @@ impl Writer {
             }
         }
         let conn = self.conn.as_mut().expect("it was put there above");
-        conn.ends.store(0, Ordering::Release);
+        conn.commits.store(0, Ordering::Release);
+        conn.rollbacks.store(0, Ordering::Release);
         Ok(conn)
     }
 
@@ -142,15 +157,26 @@ impl Writer {
 /// The writer's connection, with hooks that see the outer transaction end.
 struct Watched {
     conn: SqliteConnection,
-    /// How often the outer transaction ended since it began, for whatever reason.
-    ends: Arc<AtomicU64>,
+    /// How often a transaction was committed and rolled back since the outer one began.
+    commits: Arc<AtomicU64>,
+    rollbacks: Arc<AtomicU64>,
+}
+
+/// What became of the outer transaction while a unit ran in it.
+enum Ended {
+    /// It is still ours to end.
+    WithUs,
+    /// It was rolled back, or can no longer be relied on.
+    RolledBack,
+    /// The unit committed it.
+    Committed,
 }
 
 impl Watched {
     async fn open(options: &SqliteConnectOptions) -> Result<Self, StoreError> {
         let mut conn = options.connect().await?;
-        let ends = Arc::new(AtomicU64::new(0));
-        let (committed, rolled_back) = (Arc::clone(&ends), Arc::clone(&ends));
+        let (commits, rollbacks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (committed, rolled_back) = (Arc::clone(&commits), Arc::clone(&rollbacks));
         let mut handle = conn.lock_handle().await?;
         handle.set_commit_hook(move || {
             committed.fetch_add(1, Ordering::AcqRel);
@@ -160,13 +186,13 @@ impl Watched {
             rolled_back.fetch_add(1, Ordering::AcqRel);
         });
         drop(handle);
-        Ok(Self { conn, ends })
+        Ok(Self { conn, commits, rollbacks })
     }
 
-    /// Runs a unit in its savepoint. False: the outer transaction is no longer the one we began.
-    async fn unit(&mut self, job: &mut dyn Job) -> bool {
+    /// Runs a unit in its savepoint, and tells whether the outer transaction is still the one we began.
+    async fn unit(&mut self, job: &mut dyn Job) -> Ended {
         if !self.script("SAVEPOINT twiceproof_unit").await {
-            return false;
+            return Ended::RolledBack;
         }
         let mut conn = Conn::from(&mut self.conn);
         let run = super::reentrancy::inside(job.run(&mut conn));
@@ -179,7 +205,12 @@ impl Watched {
         } else {
             self.script("ROLLBACK TO SAVEPOINT twiceproof_unit; RELEASE SAVEPOINT twiceproof_unit").await
         };
-        ended && self.ends.load(Ordering::Acquire) == 0 && raw::depth::<Sqlite>(&self.conn) == 1
+        let untouched = raw::depth::<Sqlite>(&self.conn) == 1 && self.rollbacks.load(Ordering::Acquire) == 0;
+        match self.commits.load(Ordering::Acquire) {
+            0 if ended && untouched => Ended::WithUs,
+            0 => Ended::RolledBack,
+            _ => Ended::Committed,
+        }
     }
 
     async fn script(&mut self, sql: &'static str) -> bool {
