@@ -4,11 +4,15 @@
 //! command that tells more cases apart says so in its help.
 
 mod config_show;
+mod demo;
+mod endpoint_add;
+mod event_publish;
 mod global;
 mod keygen;
 mod logging;
 mod migrate;
 mod output;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -28,11 +32,29 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Args),
+    Serve(serve::Args),
     Migrate(migrate::Args),
     Keygen(keygen::Args),
+    /// Manage endpoints
+    #[command(subcommand)]
+    Endpoint(EndpointCommand),
+    /// Publish events
+    #[command(subcommand)]
+    Event(EventCommand),
     /// Show the settings
     #[command(subcommand)]
     Config(ConfigCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum EndpointCommand {
+    Add(endpoint_add::Args),
+}
+
+#[derive(Debug, Subcommand)]
+enum EventCommand {
+    Publish(event_publish::Args),
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,8 +76,12 @@ pub(crate) fn main() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let global = &cli.global;
     match cli.command {
+        Command::Demo(args) => demo::run(args, global).await,
+        Command::Serve(args) => serve::run(args, global).await,
         Command::Migrate(args) => migrate::run(args, global).await,
         Command::Keygen(args) => keygen::run(args, global).await,
+        Command::Endpoint(EndpointCommand::Add(args)) => endpoint_add::run(args, global).await,
+        Command::Event(EventCommand::Publish(args)) => event_publish::run(args, global).await,
         Command::Config(ConfigCommand::Show(args)) => config_show::run(args, global).await,
     }
 }

@@ -11,6 +11,7 @@ mod file;
 mod layers;
 mod nearest;
 mod origin;
+mod parts;
 mod settings;
 mod units;
 
@@ -195,8 +196,9 @@ impl Config {
         &self.shown
     }
 
-    /// Where a setting's value stands.
-    fn origin(&self, name: &str) -> Origin {
+    /// Where a setting's value stands; a default for a name that is none.
+    #[must_use]
+    pub fn origin(&self, name: &str) -> Origin {
         self.shown.iter().find(|shown| shown.setting.name == name).map_or(Origin::Default, |shown| shown.origin.clone())
     }
 }

@@ -1,6 +1,8 @@
 //! The flags that every command takes, and what follows from them: the settings and the store.
 
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
@@ -28,13 +30,17 @@ pub(super) struct Global {
     #[arg(long, global = true, value_name = "ID")]
     tenant: Option<String>,
 
+    /// Deliver to private and loopback addresses too, also over http and on any port: for trying things on one machine
+    #[arg(long, global = true)]
+    allow_private_addresses: bool,
+
     /// Sets any setting, as `config show` names it: --set retry.first=1s
     #[arg(long, global = true, value_name = "NAME=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
 
     /// A level, or directives such as info,twiceproof_dispatcher=debug
     #[arg(long, global = true, value_name = "LEVEL")]
-    log_level: Option<String>,
+    pub(super) log_level: Option<String>,
 
     /// How a log line looks
     #[arg(long, global = true, value_parser = PossibleValuesParser::new(["human", "json"]).map(String::from))]
@@ -56,9 +62,11 @@ impl Global {
             .iter()
             .map(|(setting, value)| Flag { setting: setting.clone(), flag: "--set", value: value.clone() })
             .collect();
+        let private = self.allow_private_addresses.then(|| "true".to_owned());
         let shared = [
             ("--database", "database", self.database.clone()),
             ("--tenant", "tenant", self.tenant.clone()),
+            ("--allow-private-addresses", "allow_private_addresses", private),
             ("--log-level", "log.level", self.log_level.clone()),
             ("--log-format", "log.format", self.log_format.clone()),
         ];
@@ -82,14 +90,25 @@ impl Global {
     }
 }
 
-/// Opens the database of the settings as it is.
+/// Opens the database of the settings as it is. A new SQLite file is for its owner only, since it holds secrets.
 pub(super) async fn open(config: &Config) -> anyhow::Result<Store> {
-    let open = Store::connect(&config.database, StoreOptions::default()).await;
-    open.with_context(|| {
-        let origin = config.shown().iter().find(|shown| shown.setting.name == "database");
-        let origin = origin.map_or_else(String::new, |shown| format!(" ({})", shown.origin));
-        format!("cannot open the database {}{origin}", config.database)
-    })
+    let failed = || format!("cannot open the database {} ({})", config.database, config.origin("database"));
+    if let Some(file) = config.database.file()
+        && let Err(error) = create_private(file)
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error).with_context(failed);
+    }
+    Store::connect(&config.database, StoreOptions::default()).await.with_context(failed)
+}
+
+/// Makes a new file that only its owner can read. The files that SQLite makes beside its own get the same rights.
+pub(super) fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
 }
 
 /// Opens the database for a command that needs the tables: creates them in an empty database, but never upgrades one

@@ -25,11 +25,20 @@ pub(super) fn failure(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_closed_pipe) {
         return ExitCode::SUCCESS;
     }
-    let mut text = format!("error: {error}\n");
-    for cause in error.chain().skip(1) {
-        text.push_str(&format!("  because: {cause}\n"));
+    let mut said = format!("error: {error}");
+    message(&said);
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Many errors quote their cause already.
+        if !said.contains(&cause) {
+            message(&format!("  because: {cause}"));
+            said = cause;
+        }
     }
-    // Nobody is left to be told when standard error is closed.
-    let _ = io::stderr().lock().write_all(text.as_bytes());
     ExitCode::FAILURE
+}
+
+/// Prints a message for the person who runs the command.
+pub(super) fn message(text: &str) {
+    // Nobody is left to be told when standard error is closed.
+    let _ = writeln!(io::stderr().lock(), "{text}");
 }

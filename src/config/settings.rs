@@ -27,7 +27,11 @@ pub const SETTINGS: &[Setting] = &[
     },
     plain("tenant", "default", "the tenant that commands act for when none is named"),
     plain("listen", "127.0.0.1:7071", "address on which `serve` answers"),
-    plain("allow_private_addresses", "false", "deliver to loopback, private and link-local addresses too"),
+    plain(
+        "allow_private_addresses",
+        "false",
+        "deliver to private and loopback addresses too, also over http and on any port",
+    ),
     plain("retry.first", "5s", "wait before the first retry"),
     plain("retry.factor", "3", "each wait is the one before times this"),
     plain("retry.cap", "12h", "no wait is longer"),

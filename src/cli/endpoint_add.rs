@@ -1,0 +1,142 @@
+//! `twiceproof endpoint add`: registers a URL for event types.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow};
+use clap::ArgGroup;
+use serde_json::json;
+use twiceproof::dispatcher::guard::Refused;
+use twiceproof::dispatcher::manage::Created;
+use twiceproof::dispatcher::{ManageError, Manager, NewEndpoint};
+use twiceproof::secret::Secret;
+use twiceproof::store::{Store, StoreError};
+
+use super::global::{self, Global};
+use super::output;
+
+/// Register a URL for event types
+///
+/// The endpoint gets the events that are published from now on. What it is sent is signed with its secret: a new one
+/// (--generate), or one you have (--secret-file).
+#[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("secret").args(["generate", "secret_file"]).required(true).multiple(true)))]
+pub(super) struct Args {
+    /// Where events are sent
+    url: String,
+
+    /// An event type to deliver, such as order.paid; repeat it for several [default: all]
+    #[arg(long = "event-type", value_name = "TYPE")]
+    event_types: Vec<String>,
+
+    /// Make a new secret and write it to --secret-file, or to ENDPOINT_ID.secret in this folder; the file must not exist
+    #[arg(long)]
+    generate: bool,
+
+    /// The file with the secret to sign with (whsec_…)
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+
+    /// What it is for
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    description: String,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let config = global.start(&[])?;
+    let mut new = NewEndpoint::new(config.tenant.clone(), &args.url);
+    new.event_types = args.event_types;
+    new.description = args.description;
+    if !args.generate
+        && let Some(path) = &args.secret_file
+    {
+        new.secret = Some(read_secret(path)?);
+    }
+    let store = global::open_ready(&config).await?;
+    let manager = Manager::new(&store, config.addresses(), &config.policy());
+    let (created, secret_file) = create(&store, &manager, new, args.generate, args.secret_file).await?;
+    store.close().await;
+
+    let endpoint = &created.endpoint;
+    if args.json {
+        output::json(&json!({
+            "id": endpoint.id,
+            "tenant": endpoint.tenant,
+            "event_types": endpoint.event_types,
+            "secret_file": secret_file,
+        }))?;
+    } else {
+        let events = match endpoint.event_types.as_slice() {
+            [] => "all event types".to_owned(),
+            types => types.join(", "),
+        };
+        output::line(format_args!("{}", endpoint.id))?;
+        output::line(format_args!("  gets    {events}"))?;
+        output::line(format_args!("  secret  in {}", secret_file.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Creates the endpoint. A generated secret is in its file before the commit, so that no endpoint has a lost one.
+async fn create(
+    store: &Store,
+    manager: &Manager,
+    new: NewEndpoint,
+    generate: bool,
+    secret_file: Option<PathBuf>,
+) -> anyhow::Result<(Created, PathBuf)> {
+    let mut tx = store.begin().await?;
+    let created = manager.create(&mut tx.conn(), new).await.map_err(explain)?;
+    let path = secret_file.unwrap_or_else(|| PathBuf::from(format!("{}.secret", created.endpoint.id)));
+    if generate {
+        write_secret(&path, &created.secret)?;
+    }
+    match tx.commit().await {
+        Ok(()) => Ok((created, path)),
+        Err(error) => {
+            // After an unknown commit the endpoint may be there, and then somebody needs its secret.
+            if generate && !matches!(error, StoreError::Unknown(_)) {
+                let _ = std::fs::remove_file(&path);
+            }
+            Err(anyhow!(error).context("the endpoint was not created"))
+        }
+    }
+}
+
+fn read_secret(path: &Path) -> anyhow::Result<Secret> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read the secret in {}", path.display()))?;
+    Secret::parse(text.trim_end_matches(['\r', '\n']))
+        .with_context(|| format!("cannot use the secret in {}", path.display()))
+}
+
+/// Writes a new file that only its owner can read.
+fn write_secret(path: &Path, secret: &Secret) -> anyhow::Result<()> {
+    let written = global::create_private(path).and_then(|mut file| {
+        file.write_all(secret.to_text().as_bytes())?;
+        file.write_all(b"\n")?;
+        file.sync_all()
+    });
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            anyhow!("{} exists; name another file, or leave out --generate to use its secret", path.display())
+        }
+        _ => anyhow!(error).context(format!("cannot write the secret to {}", path.display())),
+    })
+}
+
+/// Adds what to do to refusals that have a remedy.
+fn explain(error: ManageError) -> anyhow::Error {
+    let remedy = match &error {
+        ManageError::Url(Refused::Scheme | Refused::Port(_) | Refused::Host(_) | Refused::Address(_)) => {
+            "; --allow-private-addresses (setting `allow_private_addresses`) allows it, here and for `serve`"
+        }
+        _ => "",
+    };
+    anyhow!("the endpoint was not created: {error}{remedy}")
+}

@@ -1,0 +1,141 @@
+//! `twiceproof serve`: one worker and the HTTP side, until it is told to stop.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use tokio::sync::watch;
+use twiceproof::config::Config;
+use twiceproof::dispatcher::{Dispatcher, DispatcherOptions, SenderOptions};
+use twiceproof::health::Health;
+use twiceproof::server::{Server, ServerOptions};
+use twiceproof::store::Store;
+
+use super::global::{self, Global};
+use super::output;
+
+/// Once the worker has stopped, answers under way may take this long.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Deliver events, and answer /live and /ready
+///
+/// Brings the tables up to date first. On SIGTERM or ctrl-c it claims nothing more, lets requests under way end, records
+/// them and ends with exit code 0; a second signal ends it at once. On one SQLite file only one `serve` runs at a time; on
+/// PostgreSQL as many as you like.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The address to answer on; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+}
+
+pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let config = global.start(&[("--listen", "listen", args.listen)])?;
+    let (stop, stopped) = watch::channel(false);
+    listen_for_signals(stop)?;
+    let store = global::open(&config).await?;
+    let applied = store.migrate().await.context("cannot bring the tables up to date")?;
+    tracing::info!(database = %config.database, ?applied, "the tables are up to date");
+
+    let server =
+        Server::bind(&config.listen, ServerOptions { drain: DRAIN, ..ServerOptions::default() }).await.with_context(
+            || format!("cannot listen on {} ({}); choose another --listen", config.listen, config.origin("listen")),
+        )?;
+    let dispatcher = Dispatcher::start(&store, options(&config)).await.context("cannot start the worker")?;
+    if config.allow_private_addresses {
+        tracing::warn!("`allow_private_addresses` is on: whoever may add endpoints can reach this network");
+    }
+    output::line(format_args!("listening on http://{}", server.address()))?;
+    let outcome = work(&store, dispatcher, server, stopped).await;
+    store.close().await;
+    outcome
+}
+
+/// Runs both sides until the signal. The HTTP side goes last, so that it can say meanwhile that this process is live but
+/// no longer ready.
+async fn work(
+    store: &Store,
+    dispatcher: Dispatcher,
+    server: Server,
+    stopped: watch::Receiver<bool>,
+) -> anyhow::Result<ExitCode> {
+    let health = Health::new(store.clone());
+    let (close, closed) = watch::channel(false);
+    let mut serving = tokio::spawn(server.serve(health.router(), signalled(closed)));
+    let mut working = tokio::spawn(dispatcher.run(signalled(stopped.clone())));
+    let totals = tokio::select! {
+        totals = &mut working => totals,
+        _ = &mut serving => return Err(anyhow!("the HTTP side ended by itself")),
+        () = signalled(stopped) => {
+            health.drain();
+            working.await
+        }
+    };
+    let totals = totals.context("the worker ended by itself")?;
+    // Fails where the HTTP side has gone already.
+    let _ = close.send(true);
+    let drained = serving.await.context("the HTTP side broke")?;
+    tracing::info!(claimed = totals.claimed, unrecorded = totals.unrecorded, cut = drained.cut, "stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(config: &Config) -> DispatcherOptions {
+    let sender = SenderOptions { addresses: config.addresses(), ..SenderOptions::default() };
+    DispatcherOptions { policy: config.policy(), sender, ..DispatcherOptions::default() }
+}
+
+async fn signalled(mut signal: watch::Receiver<bool>) {
+    // An error means that nobody is left to give the signal, which is one too.
+    let _ = signal.wait_for(|given| *given).await;
+}
+
+/// Listens from now on: the first signal stops in an orderly way, the second at once.
+fn listen_for_signals(stop: watch::Sender<bool>) -> anyhow::Result<()> {
+    let mut signals = Signals::new().context("cannot listen for signals")?;
+    tokio::spawn(async move {
+        signals.next().await;
+        tracing::info!("stopping; a second signal ends at once");
+        stop.send_replace(true);
+        signals.next().await;
+        tracing::warn!("ended by a second signal; what was under way is sent again when its leases end");
+        std::process::exit(1);
+    });
+    Ok(())
+}
+
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

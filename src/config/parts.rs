@@ -1,0 +1,39 @@
+//! The settings as the two halves take them.
+
+use twiceproof_dispatcher::{AddressPolicy, Policy, Schedule};
+use twiceproof_receiver::SourceBuilder;
+
+use super::Config;
+
+impl Config {
+    /// Retry schedule, horizon, timeout, lease and slots, for the dispatcher.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        Policy {
+            schedule: Schedule::exponential(self.retry.first, self.retry.factor, self.retry.cap),
+            horizon: self.retry.horizon,
+            timeout: self.delivery.timeout,
+            lease_margin: self.delivery.lease_margin,
+            slots_per_endpoint: self.delivery.slots_per_endpoint,
+            slots_per_worker: self.delivery.slots_per_worker,
+        }
+    }
+
+    /// Where deliveries may go.
+    #[must_use]
+    pub fn addresses(&self) -> AddressPolicy {
+        if self.allow_private_addresses { AddressPolicy::AllowPrivate } else { AddressPolicy::PublicOnly }
+    }
+
+    /// A source with this tenant, these limits and this retention. What is set on it afterwards wins.
+    pub fn source(&self, source: SourceBuilder) -> SourceBuilder {
+        let source = source
+            .tenant(self.tenant.as_str())
+            .tolerance(self.receiver.tolerance)
+            .body_limit(self.receiver.body_limit)
+            .in_flight_wait(self.receiver.in_flight_wait)
+            .sender_resends(self.retention.resend_window)
+            .retention(self.retention.ledger);
+        if self.retention.allow_short { source.accept_short_retention() } else { source }
+    }
+}
