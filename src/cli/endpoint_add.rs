@@ -140,3 +140,72 @@ fn explain(error: ManageError) -> anyhow::Error {
     };
     anyhow!("the endpoint was not created: {error}{remedy}")
 }
+
+#[cfg(test)]
+mod tests {
+    use twiceproof::dispatcher::{AddressPolicy, Policy};
+    use twiceproof::key::Key;
+    use twiceproof::store::{DatabaseUrl, StoreOptions};
+
+    use super::*;
+
+    struct Bed {
+        folder: tempfile::TempDir,
+        store: Store,
+        manager: Manager,
+        tenant: Key,
+    }
+
+    async fn bed() -> Bed {
+        let folder = tempfile::tempdir().unwrap();
+        let url = DatabaseUrl::sqlite(folder.path().join("a.db")).unwrap();
+        let store = Store::connect(&url, StoreOptions::default()).await.unwrap();
+        store.migrate().await.unwrap();
+        let manager = Manager::new(&store, AddressPolicy::PublicOnly, &Policy::default());
+        Bed { folder, store, manager, tenant: Key::new("default").unwrap() }
+    }
+
+    impl Bed {
+        async fn add(&self, path: &Path) -> anyhow::Result<(Created, PathBuf)> {
+            let new = NewEndpoint::new(self.tenant.clone(), "https://example.com/hooks");
+            create(&self.store, &self.manager, new, true, Some(path.to_owned())).await
+        }
+
+        async fn endpoints(&self) -> usize {
+            let mut reader = self.store.read().await.unwrap();
+            self.manager.list(&mut reader.conn(), &self.tenant, "", 10).await.unwrap().len()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_generated_secret_is_in_a_file_that_only_its_owner_can_read() {
+        let bed = bed().await;
+        let path = bed.folder.path().join("secret");
+        let (created, _) = bed.add(&path).await.unwrap();
+        assert_eq!(read_secret(&path).unwrap().expose(), created.secret.expose());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_exists_is_not_overwritten_and_no_endpoint_is_created() {
+        let bed = bed().await;
+        let path = bed.folder.path().join("secret");
+        std::fs::write(&path, "mine").unwrap();
+        let error = bed.add(&path).await.unwrap_err().to_string();
+        assert!(error.contains("exists; name another file"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+        assert_eq!(bed.endpoints().await, 0);
+    }
+
+    #[tokio::test]
+    async fn a_refused_url_says_which_setting_allows_it() {
+        let bed = bed().await;
+        let new = NewEndpoint::new(bed.tenant.clone(), "http://127.0.0.1:9000/hooks?token=canary");
+        let error = create(&bed.store, &bed.manager, new, true, None).await.unwrap_err().to_string();
+        assert!(error.contains("`allow_private_addresses`") && !error.contains("canary"), "{error}");
+    }
+}

@@ -130,3 +130,28 @@ pub(super) async fn open_ready(config: &Config) -> anyhow::Result<Store> {
     }
     Ok(store)
 }
+
+#[cfg(test)]
+mod tests {
+    use twiceproof::config::{Config, Flag, Sources};
+
+    use super::open_ready;
+
+    #[tokio::test]
+    async fn a_command_creates_the_tables_of_an_empty_database_for_its_owner_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("new.db");
+        let value = format!("sqlite:{}", file.display());
+        let flags = vec![Flag { setting: "database".to_owned(), flag: "--database", value }];
+        let config = Config::load(&Sources { flags, ..Sources::default() }).unwrap();
+        for _ in 0..2 {
+            let store = open_ready(&config).await.unwrap();
+            assert!(store.pending_migrations().await.unwrap().is_empty());
+        }
+        #[cfg(unix)]
+        for file in [file.clone(), file.with_extension("db-wal")] {
+            use std::os::unix::fs::PermissionsExt as _;
+            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
+        }
+    }
+}
