@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use twiceproof_shared::clock::Timestamp;
 
-use crate::exchange::{Answer, Exchange};
+use crate::exchange::{Answer, Exchange, NotSent};
 use crate::retry_after;
 use crate::schedule::Policy;
 
@@ -50,6 +50,8 @@ pub enum DeadReason {
     AskedPastHorizon,
     /// The schedule has no further attempt.
     ScheduleEnded,
+    /// The event is no longer stored.
+    EventMissing,
 }
 
 impl DeadReason {
@@ -59,6 +61,7 @@ impl DeadReason {
             Self::Horizon => "horizon",
             Self::AskedPastHorizon => "asked_past_horizon",
             Self::ScheduleEnded => "schedule_ended",
+            Self::EventMissing => "event_missing",
         }
     }
 }
@@ -66,14 +69,13 @@ impl DeadReason {
 /// Decides what happens after `exchange`, which ended at `now`. `unit` is a random number from 0 to 1 that spreads the
 /// wait.
 pub fn decide(delivery: &DeliveryState, exchange: &Exchange, policy: &Policy, now: Timestamp, unit: f64) -> Decision {
-    let mut asked = None;
-    if let Exchange::Answered(answer) = exchange {
-        match answer.status {
-            200..=299 => return Decision::Delivered,
-            GONE => return Decision::DisableEndpoint,
-            _ => asked = asked_wait(answer, now),
-        }
-    }
+    let asked = match exchange {
+        Exchange::Answered(answer) if answer.is_success() => return Decision::Delivered,
+        Exchange::Answered(answer) if answer.status == GONE => return Decision::DisableEndpoint,
+        Exchange::Answered(answer) => asked_wait(answer, now),
+        Exchange::NotSent(NotSent::EventMissing) => return dead(DeadReason::EventMissing),
+        Exchange::NotSent(_) | Exchange::Unknown(_) => None,
+    };
     let Some(scheduled) = policy.schedule.wait(delivery.attempts, unit) else {
         return dead(DeadReason::ScheduleEnded);
     };
@@ -102,7 +104,7 @@ fn asked_wait(answer: &Answer, now: Timestamp) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::{NotSent, Unknown};
+    use crate::exchange::Unknown;
     use crate::schedule::Schedule;
 
     const CREATED: Timestamp = Timestamp::from_secs(1_700_000_000);

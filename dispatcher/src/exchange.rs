@@ -68,6 +68,9 @@ pub enum NotSent {
     /// The endpoint has no live secret to sign with, or the request could not be built.
     #[error("not_signed: {0}")]
     NotSigned(String),
+    /// The event is no longer stored.
+    #[error("event_missing: the event is no longer stored")]
+    EventMissing,
     /// The worker was stopped first.
     #[error("shutdown: the worker was stopped before the request left")]
     Shutdown,
@@ -86,6 +89,9 @@ pub enum Unknown {
     /// What came back is not an HTTP response, or one with too many or too large headers.
     #[error("invalid_response: {0}")]
     InvalidResponse(String),
+    /// The attempt broke inside the worker.
+    #[error("panicked: the attempt broke inside the worker")]
+    Panicked,
     /// The worker was stopped while the request was under way.
     #[error("shutdown: the worker was stopped while the request was under way")]
     Shutdown,

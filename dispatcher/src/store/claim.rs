@@ -1,0 +1,216 @@
+//! The claim: which worker delivers what, fairly across endpoints.
+//!
+//! Place in the path: deliver asks for as many deliveries as it has free slots; each comes back as a [`ClaimedDelivery`].
+//! Invariants: a claim raises the fencing token and sets the end of the lease to its own time, the endpoint's timeout and
+//! the margin, so that a lease always outlasts its request. Only [`claim`] makes a [`ClaimedDelivery`]; only `record`
+//! takes it back. The cost does not grow with the backlog: endpoints with pending rows are found by seeks, each from the
+//! one before.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::id::Id;
+use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
+
+use super::lanes::{self, Lane, MOST_LANES};
+use super::{DeliveryKey, json, waiting};
+
+/// What a worker can take.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    /// The worker's incarnation.
+    pub worker: Id,
+    /// The worker's free slots.
+    pub free: u32,
+    /// How many requests the worker has under way, by endpoint.
+    pub busy: HashMap<String, u32>,
+    /// The endpoint that the last claim ended with: this one begins behind it.
+    pub after: String,
+    /// How much longer than the endpoint's timeout the lease lasts.
+    pub margin: Duration,
+}
+
+/// What came of a claim.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// The deliveries, in the order in which they were made.
+    pub deliveries: Vec<ClaimedDelivery>,
+    /// Where the next claim begins.
+    pub after: String,
+    /// There is more that free slots could take: claim again at once.
+    pub again: bool,
+    /// There may be more once a slot becomes free.
+    pub hungry: bool,
+}
+
+/// A delivery under this worker's lease.
+#[derive(Debug)]
+pub struct ClaimedDelivery {
+    pub(crate) key: DeliveryKey,
+    pub(crate) token: i64,
+    pub(crate) attempts: u32,
+    pub(crate) deadline_at: Timestamp,
+    pub(crate) lease_until: Timestamp,
+}
+
+impl ClaimedDelivery {
+    /// Which delivery it is.
+    pub fn key(&self) -> &DeliveryKey {
+        &self.key
+    }
+
+    /// The fencing token of the lease.
+    pub fn token(&self) -> i64 {
+        self.token
+    }
+
+    /// Attempts made before this one.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// When the lease is over.
+    pub fn lease_until(&self) -> Timestamp {
+        self.lease_until
+    }
+}
+
+/// Moves on what is due, and claims at most `request.free` pending deliveries.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Claimed, StoreError> {
+    let mut moved_all = true;
+    moved_all &= waiting::promote_due(conn, now, MOST_MOVED).await? < MOST_MOVED as u64;
+    moved_all &= waiting::return_expired(conn, now, MOST_MOVED).await? < MOST_MOVED as u64;
+    let lanes = lanes::find(conn, &request.after).await?;
+    let all_lanes = lanes.len() < MOST_LANES as usize;
+    let last_lane = lanes.last().map_or_else(String::new, |lane| lane.endpoint.clone());
+    let (open, closed): (Vec<_>, Vec<_>) = lanes.into_iter().partition(|lane| lane.state.as_deref() == Some("enabled"));
+    for lane in &closed {
+        moved_all &= settle(conn, lane, now).await? < MOST_MOVED as u64;
+    }
+    let rooms: Vec<u32> = open.iter().map(|lane| lane.room(&request.busy)).collect();
+    let shares = lanes::shares(&rooms, request.free);
+    let orders: Vec<Order<'_>> = open
+        .iter()
+        .zip(&shares)
+        .filter(|(_, share)| **share > 0)
+        .map(|(lane, share)| Order {
+            endpoint: &lane.endpoint,
+            share: *share,
+            lease_until: now.plus(lane.timeout()).plus(request.margin).as_millis(),
+        })
+        .collect();
+    let rows = take(conn, &orders, &request.worker).await?;
+    // Slots that ran out end the turn at the last lane that got one; else all these lanes had theirs.
+    let ran_out = shares.iter().sum::<u32>() == request.free;
+    let after = match orders.last() {
+        Some(order) if ran_out => order.endpoint.to_owned(),
+        _ => last_lane,
+    };
+    let mut taken: HashMap<&str, u32> = HashMap::new();
+    for row in &rows {
+        *taken.entry(&row.endpoint).or_default() += 1;
+    }
+    let took = |lane: &Lane| taken.get(lane.endpoint.as_str()).copied().unwrap_or(0);
+    let lanes = || open.iter().zip(rooms.iter().zip(&shares));
+    let slots_left = (rows.len() as u64) < u64::from(request.free);
+    let cut_short = lanes().any(|(lane, (room, share))| share < room && took(lane) == *share);
+    let filled = lanes().any(|(lane, (_, share))| took(lane) == *share);
+    Ok(Claimed {
+        again: !moved_all || (slots_left && (!all_lanes || cut_short)),
+        hungry: filled || !all_lanes,
+        after,
+        deliveries: rows.into_iter().map(ClaimedDelivery::from).collect(),
+    })
+}
+
+/// How many rows one claim moves on of each kind.
+const MOST_MOVED: i64 = 1_000;
+/// Pending rows of an endpoint that is disabled or gone.
+async fn settle(conn: &mut Conn<'_>, lane: &Lane, now: Timestamp) -> Result<u64, StoreError> {
+    match lane.state {
+        Some(_) => waiting::park_pending(conn, &lane.tenant, &lane.endpoint, MOST_MOVED).await,
+        None => waiting::bury(conn, &lane.tenant, &lane.endpoint, now, MOST_MOVED).await,
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Order<'a> {
+    endpoint: &'a str,
+    share: u32,
+    lease_until: i64,
+}
+
+#[derive(Debug, sqlx::FromRow)]
+struct Row {
+    seq: i64,
+    tenant: String,
+    event: String,
+    endpoint: String,
+    token: i64,
+    attempts: i64,
+    deadline_at: i64,
+    lease_until: i64,
+}
+
+impl From<Row> for ClaimedDelivery {
+    fn from(row: Row) -> Self {
+        Self {
+            key: DeliveryKey { tenant: row.tenant, event: row.event, endpoint: row.endpoint },
+            token: row.token,
+            attempts: u32::try_from(row.attempts).unwrap_or(u32::MAX),
+            deadline_at: Timestamp::from_millis(row.deadline_at),
+            lease_until: Timestamp::from_millis(row.lease_until),
+        }
+    }
+}
+
+/// Leases the oldest pending rows of each lane.
+async fn take(conn: &mut Conn<'_>, orders: &[Order<'_>], worker: &Id) -> Result<Vec<Row>, StoreError> {
+    if orders.is_empty() {
+        return Ok(Vec::new());
+    }
+    let orders = json(orders)?;
+    let sql = match conn.database() {
+        // Differs because SQLite has no LATERAL: each row of a lane is found by a seek from the one before.
+        Database::Sqlite => {
+            "WITH RECURSIVE pick (endpoint, seq, room, lease_until) AS (
+                 SELECT value ->> 'endpoint',
+                     (SELECT min(d.seq) FROM twiceproof_deliveries d
+                      WHERE d.state = 'pending' AND d.endpoint = value ->> 'endpoint'),
+                     value ->> 'share', value ->> 'lease_until'
+                 FROM json_each($1)
+                 UNION ALL
+                 SELECT pick.endpoint,
+                     (SELECT min(d.seq) FROM twiceproof_deliveries d
+                      WHERE d.state = 'pending' AND d.endpoint = pick.endpoint AND d.seq > pick.seq),
+                     pick.room - 1, pick.lease_until
+                 FROM pick WHERE pick.seq IS NOT NULL AND pick.room > 1)
+             UPDATE twiceproof_deliveries
+             SET state = 'leased', token = token + 1, lease_owner = $2, lease_until = pick.lease_until
+             FROM pick WHERE twiceproof_deliveries.seq = pick.seq
+             RETURNING twiceproof_deliveries.seq, tenant, event, endpoint, token, attempts, deadline_at, lease_until"
+        }
+        // Differs because several workers claim at once: rows that one of them holds are skipped by the others.
+        Database::Postgres => {
+            "WITH picked AS MATERIALIZED (
+                 SELECT d.tenant, d.event, d.endpoint, o.lease_until
+                 FROM json_to_recordset($1::json) AS o (endpoint text, share bigint, lease_until bigint)
+                 CROSS JOIN LATERAL (
+                     SELECT p.tenant, p.event, p.endpoint FROM twiceproof_deliveries p
+                     WHERE p.state = 'pending' AND p.endpoint = o.endpoint
+                     ORDER BY p.seq LIMIT o.share FOR UPDATE SKIP LOCKED) d)
+             UPDATE twiceproof_deliveries d
+             SET state = 'leased', token = d.token + 1, lease_owner = $2, lease_until = picked.lease_until
+             FROM picked WHERE d.tenant = picked.tenant AND d.event = picked.event AND d.endpoint = picked.endpoint
+             RETURNING d.seq, d.tenant, d.event, d.endpoint, d.token, d.attempts, d.deadline_at, d.lease_until"
+        }
+    };
+    let mut rows: Vec<Row> = conn.fetch_all(sql, &[Arg::from(&orders), worker.into()]).await?;
+    rows.sort_unstable_by_key(|row| row.seq);
+    Ok(rows)
+}

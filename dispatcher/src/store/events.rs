@@ -1,0 +1,225 @@
+//! Events, and the deliveries that they make.
+
+use serde::Serialize;
+use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
+
+use super::{hex, json};
+
+/// A row of the events table, before it is there.
+#[derive(Debug)]
+pub struct EventRow<'a> {
+    /// Whose event it is.
+    pub tenant: &'a str,
+    /// The minted id.
+    pub id: &'a str,
+    /// The caller's own id.
+    pub uid: Option<&'a str>,
+    /// The event type.
+    pub event_type: &'a str,
+    /// The media type of the payload.
+    pub content_type: &'a str,
+    /// The bytes.
+    pub payload: &'a [u8],
+    /// SHA-256 of the bytes.
+    pub digest: &'a [u8; 32],
+    /// The channels as a sorted JSON array.
+    pub channels: &'a str,
+    /// The ordering key.
+    pub ordering_key: Option<&'a str>,
+}
+
+/// What a stored event is compared by when its uid comes again.
+#[derive(Debug, sqlx::FromRow)]
+pub struct Twin {
+    /// Its minted id.
+    pub id: String,
+    /// SHA-256 of its bytes.
+    pub digest: Vec<u8>,
+    /// Its event type.
+    pub event_type: String,
+    /// Its media type.
+    pub content_type: String,
+    /// Its channels as a sorted JSON array.
+    pub channels: String,
+    /// Its ordering key.
+    pub ordering_key: Option<String>,
+}
+
+/// Inserts one event. False: its uid (or, when the unit runs again, its id) is there already. An uncommitted twin is
+/// waited for on PostgreSQL; none of this is an error that would fail the host's transaction.
+///
+/// # Errors
+/// As [`StoreError`] says; under REPEATABLE READ a twin that was committed meanwhile is [`StoreError::Busy`].
+pub async fn insert(conn: &mut Conn<'_>, row: &EventRow<'_>, now: Timestamp) -> Result<bool, StoreError> {
+    let inserted = conn
+        .execute(
+            "INSERT INTO twiceproof_events
+                 (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+             ON CONFLICT DO NOTHING",
+            &[
+                row.tenant.into(),
+                row.id.into(),
+                row.uid.into(),
+                row.event_type.into(),
+                row.content_type.into(),
+                row.payload.into(),
+                row.digest.into(),
+                row.channels.into(),
+                row.ordering_key.into(),
+                now.into(),
+            ],
+        )
+        .await?;
+    Ok(inserted == 1)
+}
+
+/// Inserts many events in their order; the ids of those that were not there already.
+///
+/// # Errors
+/// As [`insert`].
+pub async fn insert_many(
+    conn: &mut Conn<'_>,
+    rows: &[EventRow<'_>],
+    now: Timestamp,
+) -> Result<Vec<(String,)>, StoreError> {
+    let rows = rows.iter().enumerate().map(|(n, row)| JsonEvent {
+        n,
+        tenant: row.tenant,
+        id: row.id,
+        uid: row.uid,
+        event_type: row.event_type,
+        content_type: row.content_type,
+        payload: hex(row.payload),
+        digest: hex(row.digest),
+        channels: row.channels,
+        ordering_key: row.ordering_key,
+    });
+    let rows = json(&rows.collect::<Vec<_>>())?;
+    let sql = match conn.database() {
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Sqlite => {
+            "INSERT INTO twiceproof_events
+                 (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at)
+             SELECT value ->> 'tenant', value ->> 'id', value ->> 'uid', value ->> 'event_type', value ->> 'content_type',
+                    unhex(value ->> 'payload'), unhex(value ->> 'digest'), value ->> 'channels', value ->> 'ordering_key', $2
+             FROM json_each($1) WHERE true ORDER BY value ->> 'n'
+             ON CONFLICT DO NOTHING RETURNING id"
+        }
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Postgres => {
+            "INSERT INTO twiceproof_events
+                 (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at)
+             SELECT r.tenant, r.id, r.uid, r.event_type, r.content_type,
+                    decode(r.payload, 'hex'), decode(r.digest, 'hex'), r.channels, r.ordering_key, $2
+             FROM json_to_recordset($1::json) AS r
+                 (n bigint, tenant text, id text, uid text, event_type text, content_type text, payload text, digest text,
+                  channels text, ordering_key text)
+             ORDER BY r.n
+             ON CONFLICT DO NOTHING RETURNING id"
+        }
+    };
+    conn.fetch_all(sql, &[Arg::from(&rows), now.into()]).await
+}
+
+/// An event that is new and has to be fanned out.
+#[derive(Debug, Serialize)]
+pub struct FreshEvent<'a> {
+    /// Whose event it is.
+    pub tenant: &'a str,
+    /// The minted id.
+    pub id: &'a str,
+    /// The event type, which the endpoints' filters are asked for.
+    pub event_type: &'a str,
+}
+
+/// Makes one delivery for each endpoint that takes the event: pending, or parked where the endpoint is disabled, so that
+/// it can be delivered once it is enabled. Returns how many.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn fan_out(
+    conn: &mut Conn<'_>,
+    events: &[FreshEvent<'_>],
+    now: Timestamp,
+    deadline_at: Timestamp,
+) -> Result<u64, StoreError> {
+    let rows = events.iter().enumerate().map(|(n, event)| Numbered { n, event });
+    let rows = json(&rows.collect::<Vec<_>>())?;
+    let sql = match conn.database() {
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Sqlite => {
+            "INSERT INTO twiceproof_deliveries
+                 (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at)
+             SELECT e.tenant, r.value ->> 'id', e.id,
+                    CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
+                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2, $3, $2
+             FROM json_each($1) r JOIN twiceproof_endpoints e ON e.tenant = r.value ->> 'tenant'
+             WHERE e.all_event_types = 1 OR EXISTS (
+                 SELECT 1 FROM twiceproof_endpoint_event_types t
+                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = r.value ->> 'event_type')
+             ORDER BY r.value ->> 'n', e.id"
+        }
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Postgres => {
+            "INSERT INTO twiceproof_deliveries
+                 (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at)
+             SELECT e.tenant, r.id, e.id,
+                    CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
+                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2, $3, $2
+             FROM json_to_recordset($1::json) AS r (n bigint, tenant text, id text, event_type text)
+             JOIN twiceproof_endpoints e ON e.tenant = r.tenant
+             WHERE e.all_event_types = 1 OR EXISTS (
+                 SELECT 1 FROM twiceproof_endpoint_event_types t
+                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = r.event_type)
+             ORDER BY r.n, e.id"
+        }
+    };
+    conn.execute(sql, &[Arg::from(&rows), now.into(), deadline_at.into()]).await
+}
+
+/// The event that has this uid.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn by_uid(conn: &mut Conn<'_>, tenant: &str, uid: &str) -> Result<Option<Twin>, StoreError> {
+    conn.fetch_optional(
+        "SELECT id, digest, event_type, content_type, channels, ordering_key
+         FROM twiceproof_events WHERE tenant = $1 AND uid = $2",
+        &[tenant.into(), uid.into()],
+    )
+    .await
+}
+
+/// Whether an event with this id is there.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn exists(conn: &mut Conn<'_>, tenant: &str, id: &str) -> Result<bool, StoreError> {
+    let found: Option<(String,)> = conn
+        .fetch_optional("SELECT id FROM twiceproof_events WHERE tenant = $1 AND id = $2", &[tenant.into(), id.into()])
+        .await?;
+    Ok(found.is_some())
+}
+
+#[derive(Serialize)]
+struct JsonEvent<'a> {
+    n: usize,
+    tenant: &'a str,
+    id: &'a str,
+    uid: Option<&'a str>,
+    event_type: &'a str,
+    content_type: &'a str,
+    payload: String,
+    digest: String,
+    channels: &'a str,
+    ordering_key: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Numbered<'a> {
+    n: usize,
+    #[serde(flatten)]
+    event: &'a FreshEvent<'a>,
+}

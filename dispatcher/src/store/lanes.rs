@@ -1,0 +1,128 @@
+//! Lanes: endpoints with pending deliveries, and how a worker's free slots are divided among them.
+//!
+//! Place in the path: the first part of the claim.
+//! Invariants: each lane is found by a seek from the one before, so the cost does not grow with the backlog; no lane gets
+//! more than its endpoint's slots leave, and none is passed over for ever: a claim begins behind the last lane served.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use twiceproof_shared::store::{Conn, Database, StoreError};
+
+/// How many endpoints one claim looks at.
+pub(super) const MOST_LANES: i64 = 256;
+
+/// An endpoint with pending deliveries.
+#[derive(Debug, sqlx::FromRow)]
+pub(super) struct Lane {
+    pub(super) tenant: String,
+    pub(super) endpoint: String,
+    pub(super) state: Option<String>,
+    timeout_ms: Option<i64>,
+    slots: Option<i64>,
+}
+
+impl Lane {
+    /// How many more requests may be under way to it.
+    pub(super) fn room(&self, busy: &HashMap<String, u32>) -> u32 {
+        let slots = self.slots.and_then(|slots| u32::try_from(slots).ok()).unwrap_or(0);
+        slots.saturating_sub(busy.get(&self.endpoint).copied().unwrap_or(0))
+    }
+
+    /// The deadline of one attempt.
+    pub(super) fn timeout(&self) -> Duration {
+        let millis = self.timeout_ms.and_then(|millis| u64::try_from(millis).ok());
+        Duration::from_millis(millis.unwrap_or(0))
+    }
+}
+
+/// Endpoints with pending deliveries: those behind `after`, then those up to it.
+pub(super) async fn find(conn: &mut Conn<'_>, after: &str) -> Result<Vec<Lane>, StoreError> {
+    let mut found = scan(conn, after, MOST_LANES).await?;
+    let left = MOST_LANES - found.len() as i64;
+    if !after.is_empty() && left > 0 {
+        let from_the_start = scan(conn, "", left).await?;
+        found.extend(from_the_start.into_iter().take_while(|lane| lane.endpoint.as_str() <= after));
+    }
+    Ok(found)
+}
+
+async fn scan(conn: &mut Conn<'_>, after: &str, limit: i64) -> Result<Vec<Lane>, StoreError> {
+    let sql = match conn.database() {
+        // Differs because SQLite's recursive part cannot hold a LIMIT of its own but in a scalar subquery.
+        Database::Sqlite => {
+            "WITH RECURSIVE lane (endpoint) AS (
+                 SELECT (SELECT endpoint FROM twiceproof_deliveries WHERE state = 'pending' AND endpoint > $1
+                         ORDER BY endpoint LIMIT 1)
+                 UNION ALL
+                 SELECT (SELECT d.endpoint FROM twiceproof_deliveries d
+                         WHERE d.state = 'pending' AND d.endpoint > lane.endpoint ORDER BY d.endpoint LIMIT 1)
+                 FROM lane WHERE lane.endpoint IS NOT NULL LIMIT $2)
+             SELECT d.tenant, d.endpoint, e.state, e.timeout_ms, e.slots
+             FROM lane
+             CROSS JOIN twiceproof_deliveries d ON d.seq = (
+                 SELECT min(p.seq) FROM twiceproof_deliveries p WHERE p.state = 'pending' AND p.endpoint = lane.endpoint)
+             LEFT JOIN twiceproof_endpoints e ON e.tenant = d.tenant AND e.id = d.endpoint
+             WHERE lane.endpoint IS NOT NULL"
+        }
+        // Differs because PostgreSQL finds the next endpoint and its tenant with one LATERAL seek.
+        Database::Postgres => {
+            "WITH RECURSIVE lane AS (
+                 (SELECT endpoint, tenant FROM twiceproof_deliveries WHERE state = 'pending' AND endpoint > $1
+                  ORDER BY endpoint, seq LIMIT 1)
+                 UNION ALL
+                 SELECT next.endpoint, next.tenant FROM lane CROSS JOIN LATERAL (
+                     SELECT d.endpoint, d.tenant FROM twiceproof_deliveries d
+                     WHERE d.state = 'pending' AND d.endpoint > lane.endpoint ORDER BY d.endpoint, d.seq LIMIT 1) next)
+             SELECT l.tenant, l.endpoint, e.state, e.timeout_ms, e.slots
+             FROM (SELECT tenant, endpoint FROM lane LIMIT $2) l
+             LEFT JOIN twiceproof_endpoints e ON e.tenant = l.tenant AND e.id = l.endpoint
+             ORDER BY l.endpoint"
+        }
+    };
+    conn.fetch_all(sql, &[after.into(), limit.into()]).await
+}
+
+/// Divides `free` slots among lanes that can take `rooms`: as evenly as they can take them, never more than there are.
+pub(super) fn shares(rooms: &[u32], free: u32) -> Vec<u32> {
+    let mut shares = vec![0; rooms.len()];
+    let mut left = free;
+    loop {
+        let open = shares.iter().zip(rooms).filter(|(share, room)| share < room).count();
+        let Ok(open @ 1..) = u32::try_from(open) else { return shares };
+        let each = (left / open).max(1);
+        for (share, room) in shares.iter_mut().zip(rooms) {
+            let more = each.min(room - *share).min(left);
+            *share += more;
+            left -= more;
+        }
+        if left == 0 {
+            return shares;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shares;
+
+    #[test]
+    fn send_d13_no_more_is_claimed_than_there_are_free_slots() {
+        for free in 0..70 {
+            for rooms in [&[][..], &[0], &[5], &[32, 32], &[1, 0, 3, 32], &[1; 40]] {
+                let shares = shares(rooms, free);
+                let room: u32 = rooms.iter().sum();
+                assert_eq!(shares.iter().sum::<u32>(), room.min(free), "{rooms:?} {free}");
+                assert!(shares.iter().zip(rooms).all(|(share, room)| share <= room));
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_shared_evenly_and_what_one_lane_cannot_take_goes_to_the_others() {
+        assert_eq!(shares(&[32, 32, 32], 30), [10, 10, 10]);
+        assert_eq!(shares(&[2, 32, 32], 30), [2, 14, 14]);
+        assert_eq!(shares(&[32, 32, 32], 2), [1, 1, 0]);
+        assert_eq!(shares(&[32, 32], 512), [32, 32]);
+    }
+}

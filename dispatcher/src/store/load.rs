@@ -1,0 +1,144 @@
+//! What claimed deliveries are made of: payloads, URLs and live secrets, read in bulk after the claim.
+//!
+//! Place in the path: deliver reads it on a connection outside any transaction, before it signs. An event's bytes never
+//! change; URL and secrets are those of this moment.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::secret::Secret;
+use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
+
+use super::claim::ClaimedDelivery;
+use super::json;
+
+/// Tenant and id.
+type Key = (String, String);
+
+/// The parts of a batch of claimed deliveries.
+#[derive(Debug, Default)]
+pub struct Cargo {
+    events: HashMap<Key, Content>,
+    endpoints: HashMap<Key, Arc<Target>>,
+}
+
+/// What is sent.
+#[derive(Debug, Clone)]
+pub struct Content {
+    /// The media type, as it was published.
+    pub content_type: String,
+    /// The bytes, as they were published.
+    pub payload: Bytes,
+}
+
+/// Where it is sent, and what signs it.
+pub struct Target {
+    /// The URL as it is stored.
+    pub url: String,
+    /// The deadline of one attempt.
+    pub timeout: Duration,
+    /// The live secrets, newest first.
+    pub secrets: Vec<Secret>,
+}
+
+impl Cargo {
+    /// The content of a claimed delivery, unless its event is no longer stored.
+    pub fn content(&self, claimed: &ClaimedDelivery) -> Option<&Content> {
+        self.events.get(&(claimed.key.tenant.clone(), claimed.key.event.clone()))
+    }
+
+    /// The target of a claimed delivery, unless its endpoint is no longer stored.
+    pub fn target(&self, claimed: &ClaimedDelivery) -> Option<&Arc<Target>> {
+        self.endpoints.get(&(claimed.key.tenant.clone(), claimed.key.endpoint.clone()))
+    }
+}
+
+/// Reads the parts of these deliveries.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn load(conn: &mut Conn<'_>, claimed: &[ClaimedDelivery], now: Timestamp) -> Result<Cargo, StoreError> {
+    let events = claimed.iter().map(|one| Part { tenant: &one.key.tenant, id: &one.key.event });
+    let endpoints = claimed.iter().map(|one| Part { tenant: &one.key.tenant, id: &one.key.endpoint });
+    let events = contents(conn, &distinct(events)?).await?;
+    let endpoints = targets(conn, &distinct(endpoints)?, now).await?;
+    Ok(Cargo { events, endpoints })
+}
+
+#[derive(Serialize, PartialEq, Eq, PartialOrd, Ord)]
+struct Part<'a> {
+    tenant: &'a str,
+    id: &'a str,
+}
+
+fn distinct<'a>(parts: impl Iterator<Item = Part<'a>>) -> Result<String, StoreError> {
+    let parts: BTreeSet<Part<'a>> = parts.collect();
+    json(&parts.into_iter().collect::<Vec<_>>())
+}
+
+async fn contents(conn: &mut Conn<'_>, keys: &str) -> Result<HashMap<Key, Content>, StoreError> {
+    let sql = match conn.database() {
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Sqlite => {
+            "SELECT v.tenant, v.id, v.content_type, v.payload FROM json_each($1) k
+             CROSS JOIN twiceproof_events v ON v.tenant = k.value ->> 'tenant' AND v.id = k.value ->> 'id'"
+        }
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Postgres => {
+            "SELECT v.tenant, v.id, v.content_type, v.payload
+             FROM json_to_recordset($1::json) AS k (tenant text, id text)
+             JOIN twiceproof_events v ON v.tenant = k.tenant AND v.id = k.id"
+        }
+    };
+    let rows: Vec<(String, String, String, Vec<u8>)> = conn.fetch_all(sql, &[Arg::from(keys)]).await?;
+    let contents = rows.into_iter().map(|(tenant, id, content_type, payload)| {
+        let content = Content { content_type, payload: Bytes::from(payload) };
+        ((tenant, id), content)
+    });
+    Ok(contents.collect())
+}
+
+async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<HashMap<Key, Arc<Target>>, StoreError> {
+    let sql = match conn.database() {
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Sqlite => {
+            "SELECT e.tenant, e.id, e.url, e.timeout_ms, s.secret FROM json_each($1) k
+             CROSS JOIN twiceproof_endpoints e ON e.tenant = k.value ->> 'tenant' AND e.id = k.value ->> 'id'
+             LEFT JOIN twiceproof_endpoint_secrets s
+                 ON s.tenant = e.tenant AND s.endpoint = e.id AND (s.expires_at IS NULL OR s.expires_at > $2)
+             ORDER BY s.created_at DESC, s.key_id"
+        }
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Postgres => {
+            "SELECT e.tenant, e.id, e.url, e.timeout_ms, s.secret
+             FROM json_to_recordset($1::json) AS k (tenant text, id text)
+             JOIN twiceproof_endpoints e ON e.tenant = k.tenant AND e.id = k.id
+             LEFT JOIN twiceproof_endpoint_secrets s
+                 ON s.tenant = e.tenant AND s.endpoint = e.id AND (s.expires_at IS NULL OR s.expires_at > $2)
+             ORDER BY s.created_at DESC, s.key_id"
+        }
+    };
+    type Row = (String, String, String, i64, Option<Vec<u8>>);
+    let rows: Vec<Row> = conn.fetch_all(sql, &[Arg::from(keys), now.into()]).await?;
+    let mut targets: HashMap<Key, Target> = HashMap::new();
+    for (tenant, id, url, timeout_ms, secret) in rows {
+        let target = targets.entry((tenant, id)).or_insert_with(|| Target {
+            url,
+            timeout: Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0)),
+            secrets: Vec::new(),
+        });
+        // Secrets were checked when they were stored; one that cannot be read does not sign.
+        target.secrets.extend(secret.and_then(|bytes| Secret::from_bytes(bytes).ok()));
+    }
+    Ok(targets.into_iter().map(|(key, target)| (key, Arc::new(target))).collect())
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,259 @@
+//! The record: what came of attempts, one transaction for each batch.
+//!
+//! Place in the path: the end of deliver's path; takes the [`ClaimedDelivery`] back.
+//! Invariants: a delivery changes only where it is still leased under the token of its claim; an attempt whose token was
+//! lost is kept as late and changes nothing. An attempt is known by its id, so a batch that is recorded a second time,
+//! because its first commit was unknown, changes nothing and marks nothing as late.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde::Serialize;
+use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::id::Id;
+use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
+
+use super::claim::ClaimedDelivery;
+use super::health::{self, Sign, Verdict};
+use super::{DeliveryKey, attempts, json, waiting};
+use crate::decide::Decision;
+use crate::exchange::{Exchange, NotSent};
+
+/// An attempt that has ended, with what was decided.
+#[derive(Debug)]
+pub struct Finished {
+    pub(super) claimed: ClaimedDelivery,
+    pub(super) attempt: Id,
+    pub(super) exchange: Exchange,
+    decision: Decision,
+    pub(super) started_at: Timestamp,
+    pub(super) ended_at: Timestamp,
+}
+
+/// When an attempt began and ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    /// When the request was begun.
+    pub started_at: Timestamp,
+    /// When its exchange had ended.
+    pub ended_at: Timestamp,
+}
+
+impl ClaimedDelivery {
+    /// Ends the attempt. The claim is given up to be recorded.
+    pub fn finish(self, attempt: Id, exchange: Exchange, decision: Decision, span: Span) -> Finished {
+        let Span { started_at, ended_at } = span;
+        Finished { claimed: self, attempt, exchange, decision, started_at, ended_at }
+    }
+}
+
+impl Finished {
+    /// Which delivery it is.
+    pub fn key(&self) -> &DeliveryKey {
+        &self.claimed.key
+    }
+
+    /// When the lease of its claim is over.
+    pub fn lease_until(&self) -> Timestamp {
+        self.claimed.lease_until
+    }
+}
+
+/// What a batch changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recorded {
+    /// Deliveries that were taken by their receivers.
+    pub delivered: u64,
+    /// Deliveries that will be tried again.
+    pub retried: u64,
+    /// Deliveries that ended as dead.
+    pub dead: u64,
+    /// Deliveries that were parked with their endpoint, those that waited included.
+    pub parked: u64,
+    /// Attempts whose lease was lost; they changed nothing.
+    pub late: u64,
+}
+
+impl Recorded {
+    /// Adds what another batch changed.
+    pub fn add(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.retried += other.retried;
+        self.dead += other.dead;
+        self.parked += other.parked;
+        self.late += other.late;
+    }
+}
+
+/// Records a batch.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn record(conn: &mut Conn<'_>, batch: &[Finished], now: Timestamp) -> Result<Recorded, StoreError> {
+    let mut batch: Vec<&Finished> = batch.iter().collect();
+    batch.sort_unstable_by(|a, b| a.claimed.key.cmp(&b.claimed.key));
+    let held = held(conn, &batch).await?;
+    let is_held = |one: &Finished| held.get(&one.claimed.key) == Some(&one.claimed.token);
+    let new = attempts::insert(conn, &batch, &is_held).await?;
+    // An attempt that is there already was recorded by an earlier run of this unit, with all that followed from it.
+    let (fresh, late): (Vec<&Finished>, Vec<&Finished>) =
+        batch.into_iter().filter(|one| new.contains(one.attempt.as_str())).partition(|one| is_held(one));
+    let mut recorded = Recorded { late: late.len() as u64, ..Recorded::default() };
+    advance(conn, &fresh, now).await?;
+    let signs: Vec<Sign<'_>> = fresh.iter().filter_map(|one| sign(one)).collect();
+    health::update(conn, &signs, now).await?;
+    let gone: BTreeSet<(&str, &str)> =
+        signs.iter().filter(|sign| sign.verdict == Verdict::Gone).map(|sign| (sign.tenant, sign.endpoint)).collect();
+    for (tenant, endpoint) in gone {
+        recorded.parked += waiting::park_pending(conn, tenant, endpoint, MOST_PARKED).await?;
+        recorded.parked += waiting::park_backoff(conn, tenant, endpoint, MOST_PARKED).await?;
+    }
+    for one in fresh {
+        match one.decision {
+            Decision::Delivered => recorded.delivered += 1,
+            Decision::Retry { .. } => recorded.retried += 1,
+            Decision::Dead { .. } => recorded.dead += 1,
+            Decision::DisableEndpoint => recorded.parked += 1,
+        }
+    }
+    Ok(recorded)
+}
+
+/// Gives leases back whose requests were not sent: no attempt was made. Returns how many were still held.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn release(conn: &mut Conn<'_>, claimed: &[ClaimedDelivery]) -> Result<u64, StoreError> {
+    let mut rows: Vec<Release<'_>> = claimed.iter().map(|one| Release { key: &one.key, token: one.token }).collect();
+    rows.sort_unstable_by_key(|row| row.key);
+    let rows = json(&rows)?;
+    let sql = match conn.database() {
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Sqlite => {
+            "UPDATE twiceproof_deliveries AS d SET state = 'pending', lease_owner = NULL, lease_until = 0
+             FROM json_each($1) r
+             WHERE d.tenant = r.value ->> 'tenant' AND d.event = r.value ->> 'event' AND d.endpoint = r.value ->> 'endpoint'
+               AND d.state = 'leased' AND d.token = r.value ->> 'token'"
+        }
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Postgres => {
+            "UPDATE twiceproof_deliveries d SET state = 'pending', lease_owner = NULL, lease_until = 0
+             FROM json_to_recordset($1::json) AS r (tenant text, event text, endpoint text, token bigint)
+             WHERE d.tenant = r.tenant AND d.event = r.event AND d.endpoint = r.endpoint
+               AND d.state = 'leased' AND d.token = r.token"
+        }
+    };
+    conn.execute(sql, &[Arg::from(&rows)]).await
+}
+
+/// How many waiting deliveries are parked with their endpoint at once; what is left is parked by the claim.
+const MOST_PARKED: i64 = 10_000;
+
+/// What an attempt says about its endpoint: nothing where it failed on our side.
+fn sign(one: &Finished) -> Option<Sign<'_>> {
+    let verdict = match (&one.exchange, one.decision) {
+        (Exchange::NotSent(NotSent::NotSigned(_) | NotSent::EventMissing | NotSent::Shutdown), _) => return None,
+        (_, Decision::Delivered) => Verdict::Well,
+        (_, Decision::DisableEndpoint) => Verdict::Gone,
+        (_, Decision::Retry { .. } | Decision::Dead { .. }) => Verdict::Ill,
+    };
+    let DeliveryKey { tenant, endpoint, .. } = &one.claimed.key;
+    Some(Sign { tenant, endpoint, verdict, at: one.ended_at })
+}
+
+#[derive(Serialize)]
+struct Release<'a> {
+    #[serde(flatten)]
+    key: &'a DeliveryKey,
+    token: i64,
+}
+
+/// The tokens of those deliveries that are still leased; locked until the end of the transaction.
+async fn held(conn: &mut Conn<'_>, batch: &[&Finished]) -> Result<HashMap<DeliveryKey, i64>, StoreError> {
+    let keys: Vec<&DeliveryKey> = batch.iter().map(|one| &one.claimed.key).collect();
+    let keys = json(&keys)?;
+    let sql = match conn.database() {
+        // Differs because SQLite has one writer: nothing can change between this look and the writes.
+        Database::Sqlite => {
+            "SELECT d.tenant, d.event, d.endpoint, d.token FROM json_each($1) k
+             CROSS JOIN twiceproof_deliveries d ON d.tenant = k.value ->> 'tenant' AND d.event = k.value ->> 'event'
+                 AND d.endpoint = k.value ->> 'endpoint'
+             WHERE d.state = 'leased'"
+        }
+        // Differs because another worker may take a lease over: the rows are locked, in the order of their keys.
+        Database::Postgres => {
+            "SELECT d.tenant, d.event, d.endpoint, d.token
+             FROM json_to_recordset($1::json) AS k (tenant text, event text, endpoint text)
+             JOIN twiceproof_deliveries d ON d.tenant = k.tenant AND d.event = k.event AND d.endpoint = k.endpoint
+             WHERE d.state = 'leased'
+             ORDER BY d.tenant, d.event, d.endpoint FOR UPDATE OF d"
+        }
+    };
+    let rows: Vec<(String, String, String, i64)> = conn.fetch_all(sql, &[Arg::from(&keys)]).await?;
+    let held =
+        rows.into_iter().map(|(tenant, event, endpoint, token)| (DeliveryKey { tenant, event, endpoint }, token));
+    Ok(held.collect())
+}
+
+#[derive(Serialize)]
+struct DeliveryRow<'a> {
+    #[serde(flatten)]
+    key: &'a DeliveryKey,
+    token: i64,
+    state: &'static str,
+    reason: Option<&'static str>,
+    due_at: Option<i64>,
+    final_at: Option<i64>,
+}
+
+/// Moves the deliveries on, where the token still is the claim's.
+async fn advance(conn: &mut Conn<'_>, fresh: &[&Finished], now: Timestamp) -> Result<(), StoreError> {
+    if fresh.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<DeliveryRow<'_>> = fresh
+        .iter()
+        .map(|one| {
+            let (state, reason, due_at) = match one.decision {
+                Decision::Delivered => ("delivered", None, None),
+                Decision::Retry { due_at } => ("backoff", None, Some(due_at.as_millis())),
+                Decision::Dead { reason } => ("dead", Some(reason.as_str()), None),
+                Decision::DisableEndpoint => ("parked", Some("endpoint_disabled"), None),
+            };
+            let is_final = matches!(one.decision, Decision::Delivered | Decision::Dead { .. });
+            DeliveryRow {
+                key: &one.claimed.key,
+                token: one.claimed.token,
+                state,
+                reason,
+                due_at,
+                final_at: is_final.then(|| now.as_millis()),
+            }
+        })
+        .collect();
+    let rows = json(&rows)?;
+    let sql = match conn.database() {
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Sqlite => {
+            "UPDATE twiceproof_deliveries AS d
+             SET state = r.value ->> 'state', state_reason = r.value ->> 'reason',
+                 due_at = coalesce(r.value ->> 'due_at', d.due_at), final_at = r.value ->> 'final_at',
+                 attempts = d.attempts + 1, lease_owner = NULL, lease_until = 0
+             FROM json_each($1) r
+             WHERE d.tenant = r.value ->> 'tenant' AND d.event = r.value ->> 'event' AND d.endpoint = r.value ->> 'endpoint'
+               AND d.state = 'leased' AND d.token = r.value ->> 'token'"
+        }
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Postgres => {
+            "UPDATE twiceproof_deliveries d
+             SET state = r.state, state_reason = r.reason, due_at = coalesce(r.due_at, d.due_at), final_at = r.final_at,
+                 attempts = d.attempts + 1, lease_owner = NULL, lease_until = 0
+             FROM json_to_recordset($1::json) AS r
+                 (tenant text, event text, endpoint text, token bigint, state text, reason text, due_at bigint,
+                  final_at bigint)
+             WHERE d.tenant = r.tenant AND d.event = r.event AND d.endpoint = r.endpoint
+               AND d.state = 'leased' AND d.token = r.token"
+        }
+    };
+    conn.execute(sql, &[Arg::from(&rows)]).await?;
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! Deliveries that wait: who moves them on.
+//!
+//! Invariants: every state that is not final has an owner. Backoff becomes pending when it is due, leased when its lease is
+//! over, parked when its endpoint is enabled; pending is claimed, or parked by the claim where its endpoint is disabled.
+//! Each move is bounded, so that no transaction grows with a backlog; what is left over is moved by the next one. Rows that
+//! another transaction holds are skipped, never waited for.
+
+use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
+
+/// Whether there is anything to claim or to move: a look before a write transaction is begun.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn any(conn: &mut Conn<'_>, now: Timestamp) -> Result<bool, StoreError> {
+    let (found,): (i64,) = conn
+        .fetch_one(
+            // Written as the first of an order, not as EXISTS: PostgreSQL would read the table for what it takes for common.
+            "SELECT CASE
+                 WHEN (SELECT endpoint FROM twiceproof_deliveries WHERE state = 'pending' ORDER BY endpoint, seq LIMIT 1)
+                     IS NOT NULL
+                 OR (SELECT due_at FROM twiceproof_deliveries WHERE state = 'backoff' ORDER BY due_at LIMIT 1) <= $1
+                 OR (SELECT lease_until FROM twiceproof_deliveries WHERE state = 'leased' ORDER BY lease_until LIMIT 1)
+                     <= $1
+                 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END",
+            &[now.into()],
+        )
+        .await?;
+    Ok(found == 1)
+}
+
+/// Backoff that is due becomes pending, at most `limit`; how many.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn promote_due(conn: &mut Conn<'_>, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
+    let sql = match conn.database() {
+        Database::Sqlite => {
+            "UPDATE twiceproof_deliveries SET state = 'pending' WHERE seq IN (
+                 SELECT seq FROM twiceproof_deliveries WHERE state = 'backoff' AND due_at <= $1 ORDER BY due_at LIMIT $2)"
+        }
+        // Differs because other workers promote too: rows that one of them holds are skipped.
+        Database::Postgres => {
+            "WITH due AS MATERIALIZED (
+                 SELECT tenant, event, endpoint FROM twiceproof_deliveries
+                 WHERE state = 'backoff' AND due_at <= $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+             UPDATE twiceproof_deliveries d SET state = 'pending' FROM due
+             WHERE d.tenant = due.tenant AND d.event = due.event AND d.endpoint = due.endpoint"
+        }
+    };
+    conn.execute(sql, &[now.into(), limit.into()]).await
+}
+
+/// Leases that are over become pending again, at most `limit`; how many. The token stays, so that the next claim
+/// raises it and the former holder's result is late.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn return_expired(conn: &mut Conn<'_>, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
+    let sql = match conn.database() {
+        Database::Sqlite => {
+            "UPDATE twiceproof_deliveries SET state = 'pending', lease_owner = NULL, lease_until = 0 WHERE seq IN (
+                 SELECT seq FROM twiceproof_deliveries WHERE state = 'leased' AND lease_until <= $1
+                 ORDER BY lease_until LIMIT $2)"
+        }
+        // Differs because other workers do the same: rows that one of them holds are skipped.
+        Database::Postgres => {
+            "WITH over AS MATERIALIZED (
+                 SELECT tenant, event, endpoint FROM twiceproof_deliveries
+                 WHERE state = 'leased' AND lease_until <= $1 ORDER BY lease_until LIMIT $2 FOR UPDATE SKIP LOCKED)
+             UPDATE twiceproof_deliveries d SET state = 'pending', lease_owner = NULL, lease_until = 0 FROM over
+             WHERE d.tenant = over.tenant AND d.event = over.event AND d.endpoint = over.endpoint"
+        }
+    };
+    conn.execute(sql, &[now.into(), limit.into()]).await
+}
+
+/// Pending deliveries of a disabled endpoint are parked, at most `limit`; how many.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn park_pending(conn: &mut Conn<'_>, tenant: &str, endpoint: &str, limit: i64) -> Result<u64, StoreError> {
+    let sql = match conn.database() {
+        Database::Sqlite => {
+            "UPDATE twiceproof_deliveries SET state = 'parked', state_reason = 'endpoint_disabled' WHERE seq IN (
+                 SELECT seq FROM twiceproof_deliveries
+                 WHERE state = 'pending' AND endpoint = $2 AND tenant = $1 ORDER BY seq LIMIT $3)"
+        }
+        // Differs because claims hold rows: what they hold is skipped, and parked when it comes back.
+        Database::Postgres => {
+            "WITH picked AS MATERIALIZED (
+                 SELECT tenant, event, endpoint FROM twiceproof_deliveries
+                 WHERE state = 'pending' AND endpoint = $2 AND tenant = $1 ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED)
+             UPDATE twiceproof_deliveries d SET state = 'parked', state_reason = 'endpoint_disabled' FROM picked
+             WHERE d.tenant = picked.tenant AND d.event = picked.event AND d.endpoint = picked.endpoint"
+        }
+    };
+    conn.execute(sql, &[tenant.into(), endpoint.into(), limit.into()]).await
+}
+
+/// Deliveries of a disabled endpoint in backoff are parked, at most `limit`; how many.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn park_backoff(conn: &mut Conn<'_>, tenant: &str, endpoint: &str, limit: i64) -> Result<u64, StoreError> {
+    let sql = match conn.database() {
+        Database::Sqlite => {
+            "UPDATE twiceproof_deliveries SET state = 'parked', state_reason = 'endpoint_disabled' WHERE seq IN (
+                 SELECT seq FROM twiceproof_deliveries INDEXED BY twiceproof_deliveries_backoff
+                 WHERE state = 'backoff' AND endpoint = $2 AND tenant = $1 LIMIT $3)"
+        }
+        // Differs because promotions hold rows: what they hold is skipped, and parked by the claim.
+        Database::Postgres => {
+            "WITH picked AS MATERIALIZED (
+                 SELECT tenant, event, endpoint FROM twiceproof_deliveries
+                 WHERE state = 'backoff' AND endpoint = $2 AND tenant = $1 LIMIT $3 FOR UPDATE SKIP LOCKED)
+             UPDATE twiceproof_deliveries d SET state = 'parked', state_reason = 'endpoint_disabled' FROM picked
+             WHERE d.tenant = picked.tenant AND d.event = picked.event AND d.endpoint = picked.endpoint"
+        }
+    };
+    conn.execute(sql, &[tenant.into(), endpoint.into(), limit.into()]).await
+}
+
+/// Parked deliveries of an enabled endpoint become pending, oldest first, at most `limit`; how many.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn unpark(
+    conn: &mut Conn<'_>,
+    tenant: &str,
+    endpoint: &str,
+    now: Timestamp,
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let sql = match conn.database() {
+        Database::Sqlite => {
+            "UPDATE twiceproof_deliveries SET state = 'pending', state_reason = NULL, due_at = $3 WHERE seq IN (
+                 SELECT seq FROM twiceproof_deliveries
+                 WHERE state = 'parked' AND tenant = $1 AND endpoint = $2 ORDER BY seq LIMIT $4)"
+        }
+        // Differs because a publish or another worker may hold rows; they are found again by the next look.
+        Database::Postgres => {
+            "WITH picked AS MATERIALIZED (
+                 SELECT tenant, event, endpoint FROM twiceproof_deliveries
+                 WHERE state = 'parked' AND tenant = $1 AND endpoint = $2 ORDER BY seq LIMIT $4 FOR UPDATE SKIP LOCKED)
+             UPDATE twiceproof_deliveries d SET state = 'pending', state_reason = NULL, due_at = $3 FROM picked
+             WHERE d.tenant = picked.tenant AND d.event = picked.event AND d.endpoint = picked.endpoint"
+        }
+    };
+    let args: [Arg<'_>; 4] = [tenant.into(), endpoint.into(), now.into(), limit.into()];
+    conn.execute(sql, &args).await
+}
+
+/// Pending deliveries of an endpoint that is no longer there end as dead, at most `limit`; how many.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn bury(
+    conn: &mut Conn<'_>,
+    tenant: &str,
+    endpoint: &str,
+    now: Timestamp,
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let sql = match conn.database() {
+        Database::Sqlite => {
+            "UPDATE twiceproof_deliveries SET state = 'dead', state_reason = 'endpoint_deleted', final_at = $3
+             WHERE seq IN (SELECT seq FROM twiceproof_deliveries
+                 WHERE state = 'pending' AND endpoint = $2 AND tenant = $1 ORDER BY seq LIMIT $4)"
+        }
+        // Differs because other workers claim: rows that one of them holds are skipped.
+        Database::Postgres => {
+            "WITH picked AS MATERIALIZED (
+                 SELECT tenant, event, endpoint FROM twiceproof_deliveries
+                 WHERE state = 'pending' AND endpoint = $2 AND tenant = $1 ORDER BY seq LIMIT $4 FOR UPDATE SKIP LOCKED)
+             UPDATE twiceproof_deliveries d SET state = 'dead', state_reason = 'endpoint_deleted', final_at = $3
+             FROM picked
+             WHERE d.tenant = picked.tenant AND d.event = picked.event AND d.endpoint = picked.endpoint"
+        }
+    };
+    let args: [Arg<'_>; 4] = [tenant.into(), endpoint.into(), now.into(), limit.into()];
+    conn.execute(sql, &args).await
+}
+
+/// Enabled endpoints that have parked deliveries, at most `limit`: left over by a bounded move, or parked by a publish
+/// that began before its endpoint was enabled and committed after.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn enabled_with_parked(conn: &mut Conn<'_>, limit: i64) -> Result<Vec<(String, String)>, StoreError> {
+    conn.fetch_all(
+        "SELECT e.tenant, e.id FROM twiceproof_endpoints e
+         WHERE e.state = 'enabled' AND EXISTS (
+             SELECT 1 FROM twiceproof_deliveries d
+             WHERE d.state = 'parked' AND d.tenant = e.tenant AND d.endpoint = e.id)
+         LIMIT $1",
+        &[limit.into()],
+    )
+    .await
+}
