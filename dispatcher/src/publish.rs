@@ -1,0 +1,282 @@
+//! MAIN PATH: an event is accepted in the caller's transaction.
+//!
+//! Validate, store the event, make one delivery for each matching endpoint; after the commit the caller sends the
+//! [`Wake`].
+//! Invariants: nothing is sent before the commit, and nothing at all if the caller rolls back. No refusal is an SQL error, so
+//! a refused publish does not fail the host's transaction. The same uid is the same event: with the same bytes, type,
+//! content type, channels and ordering key it is *already accepted*, with anything else a *conflict*. The minted id goes
+//! out with every attempt to every endpoint.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::id::{Id, Prefix};
+use twiceproof_shared::key::Key;
+use twiceproof_shared::store::{Conn, Store, StoreError, Wake};
+
+use crate::event::{self, InvalidEvent, NewEvent};
+use crate::schedule::Policy;
+use crate::store::events::{self, EventRow, FreshEvent, Twin};
+
+/// Publishes events into one store. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Publisher {
+    store: Store,
+    horizon: Duration,
+    payload_limit: usize,
+}
+
+/// An event that was accepted, now or before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// The minted id, which every receiver sees as `webhook-id`.
+    pub id: Id,
+    /// Whether this call accepted it; false: it was accepted before, under the same uid.
+    pub fresh: bool,
+}
+
+/// A uid that came again with something else. The first event is untouched.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the uid was already used for {id}, with another {}", differs.join(", "))]
+pub struct Conflict {
+    /// The event that has the uid.
+    pub id: Id,
+    /// What differs, by name: `payload`, `event type`, `content type`, `channels`, `ordering key`.
+    pub differs: Vec<&'static str>,
+}
+
+/// An event was not accepted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// It breaks a rule; the same event will never be accepted.
+    #[error(transparent)]
+    Invalid(#[from] InvalidEvent),
+    /// Its uid belongs to another event.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+    /// The database could not take it; see [`StoreError::is_retryable`].
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The largest payload that is accepted by default: 1 MiB.
+pub const PAYLOAD_LIMIT: usize = 1024 * 1024;
+
+impl Publisher {
+    /// A publisher whose deliveries live as long as this policy says.
+    pub fn new(store: &Store, policy: &Policy) -> Self {
+        Self { store: store.clone(), horizon: policy.horizon, payload_limit: PAYLOAD_LIMIT }
+    }
+
+    /// The same with another limit of the payload, in bytes.
+    #[must_use]
+    pub fn with_payload_limit(mut self, bytes: usize) -> Self {
+        self.payload_limit = bytes;
+        self
+    }
+
+    /// Publishes an event in the caller's transaction. Send the [`Wake`] after its commit.
+    ///
+    /// On PostgreSQL an uncommitted event with the same uid is waited for.
+    ///
+    /// # Errors
+    /// [`PublishError::Invalid`] and [`PublishError::Conflict`] leave the transaction usable; [`PublishError::Store`]
+    /// does not.
+    pub async fn publish(&self, conn: &mut Conn<'_>, event: NewEvent) -> Result<(Published, Wake), PublishError> {
+        let ready = self.ready(event)?;
+        self.insert(conn, &ready).await
+    }
+
+    /// Publishes an event in a transaction of its own, shared with others where the store groups commits. Returns after
+    /// the commit.
+    ///
+    /// # Errors
+    /// As [`PublishError`] says. After [`StoreError::Unknown`] the event may have been accepted: with a uid it can be
+    /// published again.
+    pub async fn publish_now(&self, event: NewEvent) -> Result<Published, PublishError> {
+        // Minted before the unit, which may run again: it then finds its own event by the id.
+        let ready = Arc::new(self.ready(event)?);
+        let publisher = self.clone();
+        let (published, wake) = self
+            .store
+            .run(move |conn| {
+                let (publisher, ready) = (publisher.clone(), Arc::clone(&ready));
+                Box::pin(async move { publisher.insert(conn, &ready).await })
+            })
+            .await?;
+        wake.send();
+        Ok(published)
+    }
+
+    /// Publishes many events in the caller's transaction, in their order and with few statements. Each has its own
+    /// answer: one that conflicts does not keep the others out.
+    ///
+    /// # Errors
+    /// [`PublishError::Invalid`] if any event breaks a rule, before anything is stored; else as [`Publisher::publish`].
+    pub async fn publish_many(
+        &self,
+        conn: &mut Conn<'_>,
+        events: Vec<NewEvent>,
+    ) -> Result<(Vec<Result<Published, Conflict>>, Wake), PublishError> {
+        let ready = events.into_iter().map(|event| self.ready(event)).collect::<Result<Vec<_>, _>>()?;
+        let mut answers = Vec::with_capacity(ready.len());
+        let mut made = 0;
+        for batch in batches(&ready) {
+            let now = self.store.now();
+            let rows: Vec<EventRow<'_>> = batch.iter().map(Ready::row).collect();
+            let inserted = events::insert_many(conn, &rows, now).await?;
+            let inserted: HashSet<String> = inserted.into_iter().map(|(id,)| id).collect();
+            let fresh: Vec<_> = batch.iter().filter(|one| inserted.contains(one.id.as_str())).collect();
+            let fresh: Vec<_> = fresh.into_iter().map(Ready::fresh).collect();
+            made += self.fan_out(conn, &fresh, now).await?;
+            for one in batch {
+                answers.push(match inserted.contains(one.id.as_str()) {
+                    true => Ok(Published { id: one.id.clone(), fresh: true }),
+                    false => match self.again(conn, one).await {
+                        Ok((published, more)) => {
+                            made += more;
+                            Ok(published)
+                        }
+                        Err(PublishError::Conflict(conflict)) => Err(conflict),
+                        Err(error) => return Err(error),
+                    },
+                });
+            }
+        }
+        Ok((answers, self.wake(made)))
+    }
+
+    /// Checks the event and gives it its id.
+    fn ready(&self, event: NewEvent) -> Result<Ready, InvalidEvent> {
+        event::check(&event, self.payload_limit)?;
+        let mut channels: Vec<&Key> = event.channels.iter().collect();
+        channels.sort_unstable();
+        channels.dedup();
+        // A list of texts always can be written as JSON.
+        let channels = serde_json::to_string(&channels).unwrap_or_default();
+        let id = Id::mint(Prefix::Event, self.store.now(), self.store.random());
+        let digest = Sha256::digest(&event.payload).into();
+        Ok(Ready { event, id, digest, channels })
+    }
+
+    async fn insert(&self, conn: &mut Conn<'_>, ready: &Ready) -> Result<(Published, Wake), PublishError> {
+        let now = self.store.now();
+        if events::insert(conn, &ready.row(), now).await? {
+            let made = self.fan_out(conn, &[ready.fresh()], now).await?;
+            return Ok((Published { id: ready.id.clone(), fresh: true }, self.wake(made)));
+        }
+        let (published, made) = self.again(conn, ready).await?;
+        Ok((published, self.wake(made)))
+    }
+
+    /// The event is there already: as an earlier run of this unit, or under its uid as an earlier event.
+    async fn again(&self, conn: &mut Conn<'_>, ready: &Ready) -> Result<(Published, u64), PublishError> {
+        let tenant = ready.event.tenant.as_str();
+        if let Some(uid) = &ready.event.uid
+            && let Some(twin) = events::by_uid(conn, tenant, uid.as_str()).await?
+        {
+            return Ok((ready.compare(&twin)?, 0));
+        }
+        if events::exists(conn, tenant, ready.id.as_str()).await? {
+            return Ok((Published { id: ready.id.clone(), fresh: true }, 0));
+        }
+        // What was in the way has gone (retention ended it, just now). The place is free again.
+        let now = self.store.now();
+        if events::insert(conn, &ready.row(), now).await? {
+            let made = self.fan_out(conn, &[ready.fresh()], now).await?;
+            return Ok((Published { id: ready.id.clone(), fresh: true }, made));
+        }
+        Err(StoreError::Refused("an event is in the way that cannot be seen; publish again".into()).into())
+    }
+
+    async fn fan_out(&self, conn: &mut Conn<'_>, fresh: &[FreshEvent<'_>], now: Timestamp) -> Result<u64, StoreError> {
+        if fresh.is_empty() {
+            return Ok(0);
+        }
+        events::fan_out(conn, fresh, now, now.plus(self.horizon)).await
+    }
+
+    fn wake(&self, deliveries: u64) -> Wake {
+        if deliveries > 0 { self.store.waker().owed() } else { Wake::none() }
+    }
+}
+
+/// An event that was checked and has its id.
+#[derive(Debug)]
+struct Ready {
+    event: NewEvent,
+    id: Id,
+    digest: [u8; 32],
+    channels: String,
+}
+
+impl Ready {
+    fn row(&self) -> EventRow<'_> {
+        EventRow {
+            tenant: self.event.tenant.as_str(),
+            id: self.id.as_str(),
+            uid: self.event.uid.as_ref().map(Key::as_str),
+            event_type: &self.event.event_type,
+            content_type: &self.event.content_type,
+            payload: &self.event.payload,
+            digest: &self.digest,
+            channels: &self.channels,
+            ordering_key: self.event.ordering_key.as_ref().map(Key::as_str),
+        }
+    }
+
+    fn fresh(&self) -> FreshEvent<'_> {
+        FreshEvent { tenant: self.event.tenant.as_str(), id: self.id.as_str(), event_type: &self.event.event_type }
+    }
+
+    /// What it means that the uid is taken by `twin`.
+    fn compare(&self, twin: &Twin) -> Result<Published, PublishError> {
+        let id = Id::parse(Prefix::Event, &twin.id)
+            .map_err(|_| StoreError::Refused("an id in twiceproof_events cannot be read".into()))?;
+        let row = self.row();
+        let differs: Vec<&'static str> = [
+            ("payload", row.digest[..] != twin.digest[..]),
+            ("event type", row.event_type != twin.event_type),
+            ("content type", row.content_type != twin.content_type),
+            ("channels", row.channels != twin.channels),
+            ("ordering key", row.ordering_key != twin.ordering_key.as_deref()),
+        ]
+        .into_iter()
+        .filter_map(|(name, differs)| differs.then_some(name))
+        .collect();
+        if differs.is_empty() {
+            // An earlier run of the same unit has the same id, and is this call.
+            let fresh = id == self.id;
+            return Ok(Published { id, fresh });
+        }
+        Err(Conflict { id, differs }.into())
+    }
+}
+
+/// The most events, and about the most bytes, of one statement.
+const MOST_EVENTS: usize = 500;
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+
+fn batches(ready: &[Ready]) -> Vec<&[Ready]> {
+    let mut batches = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (at, one) in ready.iter().enumerate() {
+        let size = one.event.payload.len();
+        if at > start && (at - start == MOST_EVENTS || bytes + size > MOST_BYTES) {
+            batches.push(&ready[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += size;
+    }
+    if start < ready.len() {
+        batches.push(&ready[start..]);
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests;
