@@ -1,11 +1,37 @@
 //! An accepted event is delivered to every subscribed endpoint: at least once, under one stable event id, signed, with
 //! exponential backoff, until the endpoint answers 2xx or the retry horizon ends.
+//!
+//! Two main paths: [`publish`] accepts an event in the caller's transaction, [`deliver`] sends what was accepted. What
+//! happens after an attempt is decided in [`mod@decide`], without I/O. [`manage`] keeps the endpoints.
 
 pub mod decide;
+pub mod deliver;
 pub mod destination;
+pub mod endpoint;
+pub mod event;
 pub mod exchange;
+#[cfg(test)]
+mod fixtures;
 pub mod guard;
+pub mod manage;
+pub mod publish;
 pub mod request;
 pub mod retry_after;
 pub mod schedule;
 pub mod send;
+#[doc(hidden)]
+pub mod store;
+mod worker_lock;
+
+pub use deliver::{Dispatcher, DispatcherOptions, StartError};
+pub use endpoint::{Endpoint, NewEndpoint};
+pub use event::NewEvent;
+pub use guard::AddressPolicy;
+pub use manage::{ManageError, Manager};
+pub use publish::{PublishError, Published, Publisher};
+pub use schedule::{Policy, Schedule};
+pub use send::SenderOptions;
+pub use store::counts::{Counts, counts};
+pub use store::record::Recorded;
+pub use store::secrets::SecretKey;
+pub use worker_lock::LockError;

@@ -1,7 +1,7 @@
 //! Sends one signed request and says what came of it. The only place that opens connections for deliveries.
 //!
 //! Place in the path: deliver hands over a [`SignedRequest`], outside of any transaction, and gets an
-//! [`Exchange`](crate::exchange::Exchange) for [`decide`](crate::decide).
+//! [`Exchange`] for [`decide`](crate::decide).
 //! Invariants: one deadline covers name look-up, connect, TLS, headers and body. A connection is made only to addresses that
 //! the [`AddressPolicy`] allows: the resolver hands over nothing else, and addresses written into the URL, for which no
 //! resolver is asked, are checked before. No redirect is followed, no proxy is used, nothing is sent a second time, no

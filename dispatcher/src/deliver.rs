@@ -1,0 +1,167 @@
+//! MAIN PATH: claim → sign → send → decide → record.
+//!
+//! A [`Dispatcher`] is one worker. [`Dispatcher::step`] does one round and returns; [`Dispatcher::run`] goes on until it is
+//! told to stop, with requests under way all the time.
+//! Invariants: no transaction is open while a request is under way; no more is claimed than there are free slots, and what
+//! is claimed is sent at once; a result stays in memory until it is recorded; a delivery whose result is lost with the
+//! process is sent again, under the same id, when its lease is over.
+
+mod attempt;
+mod rounds;
+mod units;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future;
+use twiceproof_shared::store::{Store, StoreError};
+
+use crate::schedule::Policy;
+use crate::send::{Sender, SenderError, SenderOptions};
+use crate::store::claim::{ClaimRequest, Claimed};
+use crate::store::record::Recorded;
+use crate::worker_lock::LockError;
+use attempt::Hands;
+use rounds::Rounds;
+use worker::Worker;
+
+pub use rounds::Totals;
+
+/// One worker: claims deliveries, sends them and records what came of them.
+#[derive(Debug)]
+pub struct Dispatcher {
+    hands: Hands,
+    grace: Duration,
+    worker: Worker,
+    /// The endpoint that the last claim ended with.
+    after: String,
+}
+
+/// How a [`Dispatcher`] behaves.
+#[derive(Debug, Clone)]
+pub struct DispatcherOptions {
+    /// Schedule, horizon, lease margin and slots.
+    pub policy: Policy,
+    /// Where requests may go.
+    pub sender: SenderOptions,
+    /// How long requests under way may go on after the worker was told to stop: 20 seconds.
+    pub grace: Duration,
+}
+
+impl Default for DispatcherOptions {
+    fn default() -> Self {
+        Self { policy: Policy::default(), sender: SenderOptions::default(), grace: Duration::from_secs(20) }
+    }
+}
+
+/// A worker could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Another worker runs on the same SQLite file, or the lock cannot be used.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The sender could not be made.
+    #[error(transparent)]
+    Sender(#[from] SenderError),
+    /// The database could not be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What one round did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Step {
+    /// Deliveries that were claimed.
+    pub claimed: usize,
+    /// Leases that were given back because too much of them had passed before anything was sent.
+    pub released: usize,
+    /// What was recorded.
+    pub recorded: Recorded,
+}
+
+impl Dispatcher {
+    /// Starts a worker: enters it under a random incarnation id. On SQLite it takes the file's worker lock, and takes the
+    /// leases of earlier incarnations over at once.
+    ///
+    /// # Errors
+    /// As [`StartError`] says.
+    pub async fn start(store: &Store, options: DispatcherOptions) -> Result<Self, StartError> {
+        let DispatcherOptions { policy, sender, grace } = options;
+        let sender = Sender::new(sender)?;
+        let worker = Worker::start(store).await?;
+        tracing::info!(worker = %worker.id(), "the worker has started");
+        let hands = Hands { store: store.clone(), sender, policy: Arc::new(policy) };
+        Ok(Self { hands, grace, worker, after: String::new() })
+    }
+
+    /// One round: claims what the slots can take, sends it all at once, and records it in one batch. Returns when all is
+    /// recorded; a round that claimed nothing found nothing to do.
+    ///
+    /// # Errors
+    /// When the claim fails, or when the results could not be recorded before their leases were over; they are sent again
+    /// then.
+    pub async fn step(&mut self) -> Result<Step, StoreError> {
+        worker::tidy(self.store()).await?;
+        let claimed = self.claim(self.slots(), HashMap::new()).await?;
+        let count = claimed.deliveries.len();
+        let mails = units::load(self.store(), claimed.deliveries).await?;
+        let attempts = mails.into_iter().map(|mail| self.hands.attempt(mail, future::pending()));
+        let ended = future::join_all(attempts).await;
+        let (recorded, released) = units::record_by_lease(self.store(), ended).await?;
+        Ok(Step { claimed: count, released, recorded })
+    }
+
+    /// Delivers until `shutdown` resolves: slots that become free are filled at once, results are recorded in batches.
+    /// Then nothing more is claimed, requests under way may go on for the grace, and what came of them is recorded; what
+    /// had not left is given back. While the database does not answer, the worker waits for it and keeps its results.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Totals {
+        Rounds::new(self).run(shutdown).await
+    }
+
+    /// Ends the worker without a [`run`](Self::run). Dropping it does the same, but leaves its row for others to tidy up.
+    pub async fn stop(self) {
+        self.retire().await;
+    }
+
+    /// Claims deliveries for `free` slots, given what each endpoint has under way already.
+    async fn claim(&mut self, free: u32, busy: HashMap<String, u32>) -> Result<Claimed, StoreError> {
+        let request = ClaimRequest {
+            worker: self.worker.id().clone(),
+            free,
+            busy,
+            after: self.after.clone(),
+            margin: self.hands.policy.lease_margin,
+        };
+        let claimed = units::claim(self.store(), request).await?;
+        self.after.clone_from(&claimed.after);
+        Ok(claimed)
+    }
+
+    async fn retire(&self) {
+        if let Err(error) = self.worker.retire(self.store()).await {
+            tracing::warn!(%error, "the worker could not sign off; others will tidy up behind it");
+        }
+    }
+
+    fn store(&self) -> &Store {
+        &self.hands.store
+    }
+
+    fn hands(&self) -> &Hands {
+        &self.hands
+    }
+
+    fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    fn slots(&self) -> u32 {
+        self.hands.policy.slots_per_worker
+    }
+}

@@ -1,0 +1,126 @@
+//! One attempt: sign, send, decide.
+//!
+//! Place in the path: between the claim and the record; `deliver` runs many side by side.
+//! Invariants: nothing is sent that could outlast its lease; an attempt that panics is one of unknown outcome, recorded like
+//! any other, so that nothing can be sent for ever without a trace.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::id::{Id, Prefix};
+use twiceproof_shared::store::Store;
+use url::Url;
+
+use crate::decide::{DeliveryState, decide};
+use crate::exchange::{Exchange, NotSent, Unknown};
+use crate::guard::Refused;
+use crate::request::{Letter, SignedRequest, sign};
+use crate::schedule::Policy;
+use crate::send::Sender;
+use crate::store::claim::ClaimedDelivery;
+use crate::store::load::{Content, Target};
+use crate::store::record::{Finished, Span};
+
+/// A claimed delivery with what it is made of.
+#[derive(Debug)]
+pub(super) struct Mail {
+    pub(super) claimed: ClaimedDelivery,
+    /// None: the event is no longer stored.
+    pub(super) content: Option<Content>,
+    /// None: the endpoint is no longer stored.
+    pub(super) target: Option<Arc<Target>>,
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// With something to record.
+    Finished(Finished),
+    /// Nothing was sent, and nothing is to be recorded: the lease is given back.
+    Unsent(ClaimedDelivery),
+}
+
+/// What an attempt works with. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Hands {
+    pub(super) store: Store,
+    pub(super) sender: Sender,
+    pub(super) policy: Arc<Policy>,
+}
+
+impl Hands {
+    /// Signs, sends and decides. `stop` ends the request early.
+    pub(super) async fn attempt(&self, mail: Mail, stop: impl Future<Output = ()>) -> Ended {
+        let started_at = self.store.now();
+        let Mail { claimed, content, target } = mail;
+        let timeout = target.as_ref().map_or(self.policy.timeout, |target| target.timeout);
+        // Half the margin is for the record; a claim that has waited longer than the other half is not sent any more.
+        if started_at.plus(timeout).plus(self.policy.lease_margin / 2) > claimed.lease_until {
+            tracing::warn!(event = %claimed.key.event, "too much of a lease had passed before its request could be sent");
+            return Ended::Unsent(claimed);
+        }
+        let exchange = match request(&claimed, content, target.as_deref(), started_at) {
+            Ok(request) => self.exchange(request, &claimed, stop).await,
+            Err(reason) => Exchange::NotSent(reason),
+        };
+        if exchange == Exchange::NotSent(NotSent::Shutdown) {
+            return Ended::Unsent(claimed);
+        }
+        Ended::Finished(self.finish(claimed, exchange, started_at))
+    }
+
+    async fn exchange(
+        &self,
+        request: SignedRequest,
+        claimed: &ClaimedDelivery,
+        stop: impl Future<Output = ()>,
+    ) -> Exchange {
+        let destination = request.destination();
+        let sending = AssertUnwindSafe(self.sender.send_until(request, stop)).catch_unwind();
+        let exchange = sending.await.map_or(Exchange::Unknown(Unknown::Panicked), |sent| sent.exchange);
+        tracing::debug!(
+            event = %claimed.key.event,
+            endpoint = %claimed.key.endpoint,
+            %destination,
+            outcome = exchange.outcome(),
+            status = exchange.status(),
+            error = exchange.error(),
+            "an attempt ended"
+        );
+        #[cfg(feature = "kill-points")]
+        if !matches!(exchange, Exchange::NotSent(_)) {
+            twiceproof_shared::kill::at("request_left");
+        }
+        exchange
+    }
+
+    fn finish(&self, claimed: ClaimedDelivery, exchange: Exchange, started_at: Timestamp) -> Finished {
+        let ended_at = self.store.now();
+        let state = DeliveryState { attempts: claimed.attempts.saturating_add(1), deadline_at: claimed.deadline_at };
+        let decision = decide(&state, &exchange, &self.policy, ended_at, self.store.random().unit());
+        let attempt = Id::mint(Prefix::Attempt, started_at, self.store.random());
+        claimed.finish(attempt, exchange, decision, Span { started_at, ended_at })
+    }
+}
+
+fn request(
+    claimed: &ClaimedDelivery,
+    content: Option<Content>,
+    target: Option<&Target>,
+    now: Timestamp,
+) -> Result<SignedRequest, NotSent> {
+    let Content { content_type, payload } = content.ok_or(NotSent::EventMissing)?;
+    let target = target.ok_or_else(|| NotSent::NotSigned("the endpoint is no longer stored".to_owned()))?;
+    let url = Url::parse(&target.url).map_err(|_| NotSent::Blocked(Refused::NotAUrl))?;
+    let letter = Letter {
+        url: &url,
+        event_id: &claimed.key.event,
+        content_type: &content_type,
+        payload: &payload,
+        secrets: &target.secrets,
+        timeout: target.timeout,
+    };
+    sign(&letter, now).map_err(|reason| NotSent::NotSigned(reason.to_string()))
+}

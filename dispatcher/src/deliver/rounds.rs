@@ -1,0 +1,286 @@
+//! Round after round: what [`Dispatcher::run`](super::Dispatcher::run) does.
+//!
+//! Each round takes in what ended, records it and claims for the free slots side by side (one commit on SQLite), and waits
+//! for whichever comes first: an attempt that ends, a wake-up, the next poll, the order to stop.
+//! Invariants: attempts run in tasks of their own, so a slow database delays no request that is under way; a result that
+//! cannot be recorded keeps its slot, so that a database that does not answer stops the claims, not the memory.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::{self, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use twiceproof_shared::store::StoreError;
+use twiceproof_shared::worker::Pace;
+
+use super::attempt::{Ended, Mail};
+use super::{Dispatcher, units, worker};
+use crate::store::claim::{Claimed, ClaimedDelivery};
+use crate::store::record::{Finished, Recorded};
+
+/// The most results of one record.
+const MOST_RECORDED: usize = 256;
+/// How many claims in a row may find nothing where each said that there is more.
+const MOST_VAIN: u32 = 8;
+/// Between two looks for work while attempts end all the time.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Between two looks for what no claim moves.
+const TIDY_EVERY: Duration = Duration::from_secs(5);
+
+/// What a worker did from its start to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Deliveries that were claimed.
+    pub claimed: u64,
+    /// Leases that were given back because nothing was sent.
+    pub released: u64,
+    /// What was recorded, over all batches.
+    pub recorded: Recorded,
+    /// Results that could not be recorded; their deliveries are sent again when their leases are over.
+    pub unrecorded: u64,
+}
+
+/// The state of a running worker.
+pub(super) struct Rounds {
+    dispatcher: Dispatcher,
+    flight: JoinSet<Ended>,
+    /// The endpoint of each attempt under way.
+    under_way: HashMap<task::Id, String>,
+    finished: Vec<Finished>,
+    unsent: Vec<ClaimedDelivery>,
+    stop: watch::Sender<bool>,
+    totals: Totals,
+    /// How many of the finished are recorded one by one, because the database refused them together.
+    suspects: usize,
+    /// There may be more to claim once a slot becomes free.
+    hungry: bool,
+    /// The last claim found something.
+    warm: bool,
+    /// How many claims in a row were told to go on and found nothing.
+    vain: u32,
+    looked: Instant,
+}
+
+impl Rounds {
+    pub(super) fn new(dispatcher: Dispatcher) -> Self {
+        Self {
+            dispatcher,
+            flight: JoinSet::new(),
+            under_way: HashMap::new(),
+            finished: Vec::new(),
+            unsent: Vec::new(),
+            stop: watch::Sender::new(false),
+            totals: Totals::default(),
+            suspects: 0,
+            hungry: false,
+            warm: true,
+            vain: 0,
+            looked: Instant::now(),
+        }
+    }
+
+    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()> + Send) -> Totals {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut pace = Pace::new(self.dispatcher.store().waker().sleeper());
+        let mut tidy = interval(TIDY_EVERY);
+        tidy.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look = true;
+        loop {
+            match self.round(look, &mut pace).await {
+                Ok(true) => {
+                    look = true;
+                    continue;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(%error, unrecorded = self.finished.len(), "the database does not take our work now");
+                    tokio::select! {
+                        () = pace.back_off() => continue,
+                        () = &mut shutdown => break,
+                    }
+                }
+            }
+            tokio::select! {
+                () = &mut shutdown => break,
+                Some(ended) = self.flight.join_next_with_id() => {
+                    self.take_in(ended);
+                    look = self.hungry || self.looked.elapsed() >= LOOK_EVERY;
+                }
+                () = pace.rest(), if self.free() > 0 => look = true,
+                _ = tidy.tick() => self.tidy().await,
+            }
+        }
+        self.wind_down().await
+    }
+
+    /// Records what ended, and claims for the free slots if it is time to `look`. True: there is more, go on at once.
+    async fn round(&mut self, look: bool, pace: &mut Pace) -> Result<bool, StoreError> {
+        while let Some(ended) = self.flight.try_join_next_with_id() {
+            self.take_in(ended);
+        }
+        let look = look && self.free() > 0;
+        if look {
+            // Before the look: a wake-up that comes during it ends the next rest at once.
+            pace.look();
+            self.looked = Instant::now();
+        }
+        let store = self.dispatcher.store().clone();
+        let batch = Arc::new(self.next_batch());
+        units::give_back(&store, std::mem::take(&mut self.unsent)).await;
+        let (recorded, claimed) = tokio::join!(units::record(&store, Arc::clone(&batch)), self.claim(look));
+        let recorded = self.settle(batch, recorded);
+        let claimed = claimed?;
+        self.vain = if claimed.deliveries.is_empty() { self.vain.saturating_add(1) } else { 0 };
+        let again = claimed.again && self.vain < MOST_VAIN;
+        if look {
+            self.hungry = claimed.hungry;
+            self.warm = !claimed.deliveries.is_empty();
+        }
+        if self.warm {
+            pace.found();
+        }
+        self.launch(claimed).await?;
+        recorded?;
+        Ok(again || self.finished.len() >= MOST_RECORDED || (self.suspects > 0 && !self.finished.is_empty()))
+    }
+
+    async fn claim(&mut self, look: bool) -> Result<Claimed, StoreError> {
+        // An idle worker looks before it begins a write transaction.
+        if !look || (!self.warm && !units::any(self.dispatcher.store()).await?) {
+            return Ok(Claimed::default());
+        }
+        let mut busy: HashMap<String, u32> = HashMap::new();
+        for endpoint in self.under_way.values() {
+            *busy.entry(endpoint.clone()).or_default() += 1;
+        }
+        let free = self.free();
+        self.dispatcher.claim(free, busy).await
+    }
+
+    /// Loads what was claimed and sends it at once, each in a task of its own.
+    async fn launch(&mut self, claimed: Claimed) -> Result<(), StoreError> {
+        let count = claimed.deliveries.len();
+        if count == 0 {
+            return Ok(());
+        }
+        self.totals.claimed += count as u64;
+        for mail in units::load(self.dispatcher.store(), claimed.deliveries).await? {
+            self.launch_one(mail);
+        }
+        tracing::debug!(claimed = count, in_flight = self.flight.len(), "deliveries were claimed");
+        Ok(())
+    }
+
+    fn launch_one(&mut self, mail: Mail) {
+        let hands = self.dispatcher.hands().clone();
+        let mut stopped = self.stop.subscribe();
+        let endpoint = mail.claimed.key.endpoint.clone();
+        let task = self.flight.spawn(async move {
+            let stop = async {
+                // An error means that the worker itself has gone, which stops the task anyway.
+                let _ = stopped.wait_for(|stop| *stop).await;
+            };
+            hands.attempt(mail, stop).await
+        });
+        self.under_way.insert(task.id(), endpoint);
+    }
+
+    fn take_in(&mut self, ended: Result<(task::Id, Ended), task::JoinError>) {
+        match ended {
+            Ok((id, ended)) => {
+                self.under_way.remove(&id);
+                match ended {
+                    Ended::Finished(one) => self.finished.push(one),
+                    Ended::Unsent(one) => {
+                        self.totals.released += 1;
+                        self.unsent.push(one);
+                    }
+                }
+            }
+            Err(error) => {
+                self.under_way.remove(&error.id());
+                tracing::error!(%error, "an attempt broke; its lease ends by its time");
+            }
+        }
+    }
+
+    fn free(&self) -> u32 {
+        let taken = u32::try_from(self.flight.len() + self.finished.len()).unwrap_or(u32::MAX);
+        self.dispatcher.slots().saturating_sub(taken)
+    }
+
+    fn next_batch(&mut self) -> Vec<Finished> {
+        let most = if self.suspects > 0 { 1 } else { MOST_RECORDED };
+        let count = self.finished.len().min(most);
+        self.finished.drain(..count).collect()
+    }
+
+    /// Counts a batch that was recorded; keeps one that was not.
+    fn settle(&mut self, batch: Arc<Vec<Finished>>, recorded: Result<Recorded, StoreError>) -> Result<(), StoreError> {
+        let error = match recorded {
+            Ok(recorded) => {
+                self.suspects = self.suspects.saturating_sub(batch.len());
+                self.totals.recorded.add(recorded);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        // The unit has ended, and with it the other holder of the batch.
+        let batch = Arc::try_unwrap(batch).unwrap_or_default();
+        if !error.is_retryable() && batch.len() <= 1 {
+            self.suspects = self.suspects.saturating_sub(1);
+            self.drop_refused(batch.len(), &error);
+        } else {
+            if !error.is_retryable() {
+                self.suspects = batch.len();
+            }
+            self.finished.splice(..0, batch);
+        }
+        Err(error)
+    }
+
+    fn drop_refused(&mut self, count: usize, error: &StoreError) {
+        tracing::error!(%error, count, "results could not be recorded; their deliveries are sent again");
+        self.totals.unrecorded += count as u64;
+    }
+
+    async fn tidy(&self) {
+        if let Err(error) = worker::tidy(self.dispatcher.store()).await {
+            tracing::warn!(%error, "what other workers left behind was not moved");
+        }
+    }
+
+    /// No more claims: requests under way get their grace, what ended is recorded, the rest is given back.
+    async fn wind_down(mut self) -> Totals {
+        let deadline = Instant::now() + self.dispatcher.grace();
+        tracing::info!(in_flight = self.flight.len(), "the worker is stopping");
+        let mut pace = Pace::new(self.dispatcher.store().waker().sleeper());
+        loop {
+            if let Err(error) = self.round(false, &mut pace).await {
+                if Instant::now() >= deadline {
+                    self.drop_refused(self.finished.len(), &error);
+                    self.finished.clear();
+                } else {
+                    pace.back_off().await;
+                }
+                continue;
+            }
+            if !self.finished.is_empty() {
+                continue;
+            }
+            tokio::select! {
+                ended = self.flight.join_next_with_id() => match ended {
+                    Some(ended) => self.take_in(ended),
+                    None => break,
+                },
+                () = sleep_until(deadline), if !*self.stop.borrow() => drop(self.stop.send_replace(true)),
+            }
+        }
+        units::give_back(self.dispatcher.store(), std::mem::take(&mut self.unsent)).await;
+        self.dispatcher.retire().await;
+        self.totals
+    }
+}

@@ -1,0 +1,126 @@
+//! The units of work of a worker: each is one transaction, and may run again.
+//!
+//! Place in the path: before and after the attempts; no request is under way inside of them.
+
+use std::sync::Arc;
+
+use twiceproof_shared::store::{Store, StoreError};
+use twiceproof_shared::worker::Pace;
+
+use super::attempt::{Ended, Mail};
+use crate::store::claim::{self, ClaimRequest, Claimed, ClaimedDelivery};
+use crate::store::record::{self, Finished, Recorded};
+use crate::store::{load, waiting};
+
+/// Whether there is anything to claim: a look that writes nothing.
+pub(super) async fn any(store: &Store) -> Result<bool, StoreError> {
+    let mut reader = store.read().await?;
+    waiting::any(&mut reader.conn(), store.now()).await
+}
+
+/// Claims deliveries.
+pub(super) async fn claim(store: &Store, request: ClaimRequest) -> Result<Claimed, StoreError> {
+    let request = Arc::new(request);
+    let clock = store.clone();
+    let claimed = store
+        .run(move |conn| {
+            let (request, clock) = (Arc::clone(&request), clock.clone());
+            Box::pin(async move { claim::claim(conn, &request, clock.now()).await })
+        })
+        .await?;
+    #[cfg(feature = "kill-points")]
+    if !claimed.deliveries.is_empty() {
+        twiceproof_shared::kill::at("after_claim");
+    }
+    Ok(claimed)
+}
+
+/// Reads what was claimed, outside any transaction. Where that fails the leases are given back.
+pub(super) async fn load(store: &Store, claimed: Vec<ClaimedDelivery>) -> Result<Vec<Mail>, StoreError> {
+    if claimed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let cargo = async {
+        let mut reader = store.read().await?;
+        load::load(&mut reader.conn(), &claimed, store.now()).await
+    };
+    match cargo.await {
+        Ok(cargo) => {
+            let mails = claimed.into_iter().map(|claimed| {
+                let content = cargo.content(&claimed).cloned();
+                let target = cargo.target(&claimed).cloned();
+                Mail { claimed, content, target }
+            });
+            Ok(mails.collect())
+        }
+        Err(error) => {
+            give_back(store, claimed).await;
+            Err(error)
+        }
+    }
+}
+
+/// Records a batch. It stays with the caller until it is recorded.
+pub(super) async fn record(store: &Store, batch: Arc<Vec<Finished>>) -> Result<Recorded, StoreError> {
+    if batch.is_empty() {
+        return Ok(Recorded::default());
+    }
+    let clock = store.clone();
+    store
+        .run(move |conn| {
+            let (batch, clock) = (Arc::clone(&batch), clock.clone());
+            Box::pin(async move { record::record(conn, &batch, clock.now()).await })
+        })
+        .await
+}
+
+/// Gives leases back. Where that fails they end by their time.
+pub(super) async fn give_back(store: &Store, claimed: Vec<ClaimedDelivery>) {
+    if claimed.is_empty() {
+        return;
+    }
+    let claimed = Arc::new(claimed);
+    let released = store
+        .run(move |conn| {
+            let claimed = Arc::clone(&claimed);
+            Box::pin(async move { record::release(conn, &claimed).await })
+        })
+        .await;
+    if let Err(error) = released {
+        let error: StoreError = error;
+        tracing::warn!(%error, "leases could not be given back; they end by their time");
+    }
+}
+
+/// Gives back what was not sent and records the rest in one batch; again and again while the database does not answer,
+/// until the last lease is over.
+pub(super) async fn record_by_lease(store: &Store, ended: Vec<Ended>) -> Result<(Recorded, usize), StoreError> {
+    let (finished, unsent) = apart(ended);
+    let released = unsent.len();
+    give_back(store, unsent).await;
+    let last_lease = finished.iter().map(Finished::lease_until).max();
+    let batch = Arc::new(finished);
+    let mut pace = Pace::new(store.waker().sleeper());
+    loop {
+        match record(store, Arc::clone(&batch)).await {
+            Ok(recorded) => return Ok((recorded, released)),
+            Err(error) if error.is_retryable() && last_lease.is_some_and(|until| store.now() < until) => {
+                tracing::warn!(%error, attempts = batch.len(), "results are not recorded yet");
+                pace.back_off().await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What is to be recorded, and what is to be given back.
+pub(super) fn apart(ended: Vec<Ended>) -> (Vec<Finished>, Vec<ClaimedDelivery>) {
+    let (mut finished, mut unsent) = (Vec::new(), Vec::new());
+    for one in ended {
+        match one {
+            Ended::Finished(one) => finished.push(one),
+            Ended::Unsent(one) => unsent.push(one),
+        }
+    }
+    (finished, unsent)
+}
