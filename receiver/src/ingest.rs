@@ -98,7 +98,7 @@ impl Work {
                 let deadline = source.limits().handler_deadline;
                 let outcome = effect::run(conn, &**handler, &self.event, deadline).await?;
                 #[cfg(feature = "kill-points")]
-                twiceproof_shared::kill::at("after-effect-before-commit");
+                twiceproof_shared::kill::at("effect_before_commit");
                 // Last, so that a transaction that failed on the way cannot pass for done.
                 ledger::finish(conn, claim, &outcome, store.now()).await?;
                 Ok(Answer::First(outcome))

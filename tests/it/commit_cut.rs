@@ -60,9 +60,7 @@ impl Proxy {
     }
 
     async fn store(&self) -> Store {
-        let mut options = StoreOptions::default();
-        options.allow_unsafe_durability = true;
-        Store::connect(&self.url, options).await.unwrap()
+        Store::connect(&self.url, StoreOptions::default()).await.unwrap()
     }
 }
 

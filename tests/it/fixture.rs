@@ -27,7 +27,6 @@ async fn serve(text: &str) {
     let parts: Vec<&str> = text.split(' ').collect();
     let [database, listen, takes] = parts[..] else { panic!("{text}") };
     let mut options = StoreOptions::default();
-    options.allow_unsafe_durability = true;
     options.connections = Some(16);
     let store = Store::connect(&DatabaseUrl::parse(database).unwrap(), options).await.unwrap();
     let handler = Effect { store: store.clone(), takes: Duration::from_millis(takes.parse().unwrap()) };
@@ -40,7 +39,6 @@ async fn serve(text: &str) {
 /// A receiver in a process of its own. It is killed on drop.
 pub struct ReceiverProcess {
     child: Child,
-    pub address: SocketAddr,
     pub hop: Hop,
 }
 
@@ -59,19 +57,25 @@ impl ReceiverProcess {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening ").unwrap_or_else(|| panic!("it said {line:?}"));
-        let address = address.parse().unwrap();
-        Self { child, address, hop: Hop::new(address, Duration::from_secs(60)) }
+        let address: SocketAddr = address.parse().unwrap();
+        Self { child, hop: Hop::new(address, Duration::from_secs(60)) }
     }
 
     /// Waits for it to end by itself.
     pub async fn ended(&mut self) -> ExitStatus {
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        ended(&mut self.child).await
     }
+}
+
+/// Waits for a process to end by itself.
+pub async fn ended(child: &mut Child) -> ExitStatus {
+    for _ in 0..6_000 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the process did not end");
 }
 
 impl Drop for ReceiverProcess {

@@ -123,6 +123,7 @@ impl Suite {
 
 /// Tests about what only SQLite has: group commit, the write permit, the one worker of a file.
 const ONLY_SQLITE: &[&str] = &[
+    "dispatch::a_second_worker_on_one_file_is_refused",
     "receive::a_handler_that_commits_by_itself_is_never_run_again",
     "seam::a_host_connection_that_could_lose_commits_is_refused",
     "seam::rel_b56_a_host_transaction_takes_the_write_lock_at_once",

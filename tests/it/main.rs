@@ -6,10 +6,12 @@
 
 mod commit_cut;
 mod copies;
+mod dispatch;
 mod fixture;
 mod group_commit;
 mod harness;
 mod house;
+mod kill;
 mod kit;
 mod ledger;
 mod receive;
@@ -28,6 +30,8 @@ fn main() -> ExitCode {
     ledger::register(&mut suite);
     receive::register(&mut suite);
     commit_cut::register(&mut suite);
+    dispatch::register(&mut suite);
+    kill::register(&mut suite);
     replay::register(&mut suite);
     copies::register(&mut suite);
     house::register(&mut suite);

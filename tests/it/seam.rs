@@ -173,11 +173,7 @@ async fn reentrant(bed: Bed) {
 }
 
 async fn racing_migrations(bed: Bed) {
-    let open = async || {
-        let mut options = twiceproof_shared::store::StoreOptions::default();
-        options.allow_unsafe_durability = true;
-        Store::connect(bed.db.url(), options).await.unwrap()
-    };
+    let open = async || Store::connect(bed.db.url(), twiceproof_shared::store::StoreOptions::default()).await.unwrap();
     let stores = [open().await, open().await, open().await, open().await];
     let [a, b, c, d] = &stores;
     let (a, b, c, d) = tokio::join!(a.migrate(), b.migrate(), c.migrate(), d.migrate());

@@ -78,8 +78,7 @@ impl Cluster {
             .args(["-p", &port.to_string(), "-k"])
             .arg(sockets)
             .args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=300"])
-            // A throw-away cluster need not survive the machine; a killed process it does survive.
-            .args(["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "shared_buffers=64MB"])
+            .args(["-c", "shared_buffers=64MB"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(sockets.join("log"))?)

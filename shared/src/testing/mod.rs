@@ -59,8 +59,7 @@ impl TestDatabase {
     /// # Errors
     /// As [`Store::connect`] and [`Store::migrate`].
     pub async fn store(&self, clock: Option<Arc<dyn Clock>>) -> Result<Store, StoreError> {
-        let mut options = StoreOptions { clock, connections: Some(8), ..StoreOptions::default() };
-        options.allow_unsafe_durability = true;
+        let options = StoreOptions { clock, connections: Some(8), ..StoreOptions::default() };
         let store = Store::connect(&self.url, options).await?;
         store.migrate().await?;
         Ok(store)

@@ -1,0 +1,158 @@
+//! The real program and a receiver process, ended at named places as by `kill -9`: nothing is lost, nothing doubled.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use twiceproof::dispatcher::guard::AddressPolicy;
+use twiceproof::dispatcher::{Manager, NewEndpoint, NewEvent, Policy, Publisher};
+use twiceproof_shared::key::Key;
+use twiceproof_shared::store::{DatabaseUrl, Store};
+
+use crate::fixture::{ReceiverProcess, ended};
+use crate::harness::{Bed, Suite};
+use crate::kit::{effects, make_effects, secret};
+
+pub fn register(suite: &mut Suite) {
+    suite.both("kill::send_l23_after_the_claim_everything_claimed_is_delivered_later", |bed| {
+        five_times(bed, Victim::Dispatcher("after_claim"))
+    });
+    suite.both("kill::after_the_request_left_it_is_sent_again_under_the_same_id", |bed| {
+        five_times(bed, Victim::Dispatcher("request_left:32"))
+    });
+    suite.both("kill::rel_b01_after_the_effect_before_its_commit_it_happens_once", |bed| {
+        five_times(bed, Victim::Receiver("effect_before_commit"))
+    });
+}
+
+/// Who is killed, and where.
+#[derive(Clone, Copy)]
+enum Victim {
+    Dispatcher(&'static str),
+    Receiver(&'static str),
+}
+
+/// Events of each round; at least this many requests are under way when the kill comes.
+const EVENTS: usize = 100;
+const IN_FLIGHT: i64 = 32;
+
+async fn five_times(bed: Bed, victim: Victim) {
+    let store = bed.db.store(None).await.unwrap();
+    make_effects(&store).await;
+    let tenant = Key::new("default").unwrap();
+    // A port that is ours for the whole test: the receiver comes back on it.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let listen = format!("127.0.0.1:{port}");
+    let policy = Policy::default();
+    let mut endpoint = NewEndpoint::new(tenant.clone(), format!("http://{listen}/shop"));
+    endpoint.secret = Some(secret());
+    endpoint.timeout = Some(Duration::from_secs(2));
+    Manager::new(&store, AddressPolicy::AllowPrivate, &policy).create_now(endpoint).await.unwrap();
+    let publisher = Publisher::new(&store, &policy);
+
+    for round in 1..=5 {
+        let accepted = publish(&publisher, &tenant, round).await;
+        let (dispatcher_dies, receiver_dies) = match victim {
+            Victim::Dispatcher(place) => (Some(place), None),
+            Victim::Receiver(place) => (None, Some(place)),
+        };
+        let mut receiver = ReceiverProcess::start(bed.db.url(), &listen, Duration::ZERO, receiver_dies);
+        let mut program = Program::start(bed.db.url(), dispatcher_dies);
+        let status = match victim {
+            Victim::Dispatcher(_) => program.ended().await,
+            Victim::Receiver(_) => receiver.ended().await,
+        };
+        assert!(!status.success(), "round {round}: it was to be killed, and ended with {status}");
+        let leased = deliveries(&store, "leased").await;
+        println!("round {round}: killed with {leased} of {accepted} in flight");
+        assert!(leased >= IN_FLIGHT, "round {round}: only {leased} in flight");
+        // Both come back, and nothing kills them this time.
+        drop(receiver);
+        drop(program);
+        let receiver = ReceiverProcess::start(bed.db.url(), &listen, Duration::ZERO, None);
+        let program = Program::start(bed.db.url(), None);
+        all_delivered(&store).await;
+        let seen = effects(&store).await;
+        let mut distinct: Vec<&str> = seen.iter().map(|(event, _)| event.as_str()).collect();
+        distinct.dedup();
+        assert_eq!(distinct.len(), round * EVENTS, "round {round}: lost");
+        assert_eq!(seen.len(), round * EVENTS, "round {round}: double");
+        drop((receiver, program));
+    }
+}
+
+async fn publish(publisher: &Publisher, tenant: &Key, round: usize) -> usize {
+    for number in 0..EVENTS {
+        let event = NewEvent::json(tenant.clone(), "order.placed", format!(r#"{{"order":"{round}-{number}"}}"#));
+        publisher.publish_now(event).await.unwrap();
+    }
+    EVENTS
+}
+
+async fn deliveries(store: &Store, state: &str) -> i64 {
+    let mut reader = store.read().await.unwrap();
+    let sql = "SELECT count(*) FROM twiceproof_deliveries WHERE state = $1";
+    let (count,): (i64,) = reader.conn().fetch_one(sql, &[state.into()]).await.unwrap();
+    count
+}
+
+async fn all_delivered(store: &Store) {
+    let patience = Instant::now() + Duration::from_secs(120);
+    loop {
+        let mut waiting = 0;
+        for state in ["pending", "backoff", "leased", "parked", "dead"] {
+            waiting += deliveries(store, state).await;
+        }
+        if waiting == 0 {
+            return;
+        }
+        assert!(Instant::now() < patience, "{waiting} deliveries are stuck");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// `twiceproof serve` in a process of its own. It is killed on drop.
+pub struct Program(Child);
+
+impl Program {
+    pub fn start(database: &DatabaseUrl, kill_at: Option<&str>) -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0)).to_string();
+        let mut command = Command::new(binary());
+        command
+            .args(["serve", "--allow-private-addresses", "--listen", &listen])
+            .env("TWICEPROOF_DATABASE", database.expose())
+            .envs(QUICK)
+            .env_remove("TWICEPROOF_TEST_KILL_AT")
+            .current_dir(std::env::temp_dir())
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit());
+        if let Some(place) = kill_at {
+            command.env("TWICEPROOF_TEST_KILL_AT", place);
+        }
+        Self(command.spawn().unwrap())
+    }
+
+    pub async fn ended(&mut self) -> ExitStatus {
+        ended(&mut self.0).await
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Short leases and retries, so that a test need not wait for the defaults.
+const QUICK: [(&str, &str); 3] = [
+    ("TWICEPROOF_LOG_LEVEL", "error"),
+    ("TWICEPROOF_DELIVERY_LEASE_MARGIN", "1s"),
+    ("TWICEPROOF_RETRY_FIRST", "200ms"),
+];
+
+/// The program under test.
+pub fn binary() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_twiceproof"))
+}
