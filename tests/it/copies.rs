@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Barrier;
 use twiceproof_shared::store::Database;
 
-use crate::fixture::ReceiverProcess;
+use crate::fixture::{How, ReceiverProcess};
 use crate::harness::{Bed, Suite};
 use crate::kit::{effects, make_effects, send_all, signed};
 
@@ -28,7 +28,8 @@ async fn thousand(bed: Bed) {
         Database::Sqlite => Duration::from_millis(20),
         Database::Postgres => Duration::from_millis(200),
     };
-    let receivers = [(); 2].map(|()| ReceiverProcess::start(bed.db.url(), "127.0.0.1:0", takes, None));
+    let receivers =
+        [(); 2].map(|()| ReceiverProcess::start(bed.db.url(), "127.0.0.1:0", How { takes, ..How::default() }));
     for (n, process) in receivers.iter().enumerate() {
         // Their connections to the database are opened before it counts.
         let warm = (0..WARM).map(|m| signed(&format!("warm_{n}_{m}"), "a", store.now())).collect();

@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use twiceproof::prove::Hop;
@@ -22,10 +24,12 @@ pub fn run_if_asked() {
     std::process::exit(0);
 }
 
-/// `DATABASE LISTEN MILLISECONDS`: the database, the address, and how long the handler takes.
+/// `DATABASE LISTEN TAKES DELAY`: the database, the address, how long the handler takes, and how long a request is on its
+/// way before it gets there, in milliseconds.
 async fn serve(text: &str) {
     let parts: Vec<&str> = text.split(' ').collect();
-    let [database, listen, takes] = parts[..] else { panic!("{text}") };
+    let [database, listen, takes, delay] = parts[..] else { panic!("{text}") };
+    let delay = Duration::from_millis(delay.parse().unwrap());
     let mut options = StoreOptions::default();
     options.connections = Some(16);
     let store = Store::connect(&DatabaseUrl::parse(database).unwrap(), options).await.unwrap();
@@ -33,32 +37,71 @@ async fn serve(text: &str) {
     let receiver = Receiver::new(store).source(source().build().unwrap(), handler).unwrap();
     let server = Server::bind(listen, ServerOptions::default()).await.unwrap();
     println!("listening {}", server.address());
-    server.serve(receiver.router(), std::future::pending()).await;
+    let open = Arc::new(AtomicUsize::new(0));
+    let router = receiver.router().layer(axum::middleware::from_fn(
+        move |request: axum::extract::Request, next: axum::middleware::Next| {
+            let open = Arc::clone(&open);
+            async move {
+                println!("open {}", open.fetch_add(1, Ordering::SeqCst) + 1);
+                tokio::time::sleep(delay).await;
+                let response = next.run(request).await;
+                open.fetch_sub(1, Ordering::SeqCst);
+                response
+            }
+        },
+    ));
+    server.serve(router, std::future::pending()).await;
+}
+
+/// How a receiver process behaves.
+#[derive(Clone, Copy, Default)]
+pub struct How<'a> {
+    /// How long its handler takes, holding its transaction.
+    pub takes: Duration,
+    /// How long a request is on its way before the receiver sees it.
+    pub delay: Duration,
+    /// A kill point and its passage.
+    pub kill_at: Option<&'a str>,
 }
 
 /// A receiver in a process of its own. It is killed on drop.
 pub struct ReceiverProcess {
     child: Child,
+    open: Arc<AtomicUsize>,
     pub hop: Hop,
 }
 
 impl ReceiverProcess {
-    /// Starts it on the database, at `listen` (port 0: a free one). `kill_at` names a kill point and its passage.
-    pub fn start(database: &DatabaseUrl, listen: &str, takes: Duration, kill_at: Option<&str>) -> Self {
+    /// Starts it on the database, at `listen` (port 0: a free one).
+    pub fn start(database: &DatabaseUrl, listen: &str, how: How) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .env(ROLE, format!("{} {listen} {}", database.expose(), takes.as_millis()))
+            .env(ROLE, format!("{} {listen} {} {}", database.expose(), how.takes.as_millis(), how.delay.as_millis()))
             .env_remove("TWICEPROOF_TEST_KILL_AT")
             .stdout(Stdio::piped());
-        if let Some(place) = kill_at {
+        if let Some(place) = how.kill_at {
             command.env("TWICEPROOF_TEST_KILL_AT", place);
         }
         let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening ").unwrap_or_else(|| panic!("it said {line:?}"));
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let line = lines.next().unwrap_or_default();
+        let address = line.strip_prefix("listening ").unwrap_or_else(|| panic!("it said {line:?}"));
         let address: SocketAddr = address.parse().unwrap();
-        Self { child, hop: Hop::new(address, Duration::from_secs(60)) }
+        let open = Arc::new(AtomicUsize::new(0));
+        let log = Arc::clone(&open);
+        std::thread::spawn(move || {
+            for line in lines {
+                if let Some(count) = line.strip_prefix("open ").and_then(|count| count.parse().ok()) {
+                    log.store(count, Ordering::SeqCst);
+                }
+            }
+        });
+        Self { child, open, hop: Hop::new(address, Duration::from_secs(60)) }
+    }
+
+    /// How many requests were open there when the last one came, as its log says.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
     }
 
     /// Waits for it to end by itself.

@@ -10,7 +10,7 @@ use twiceproof::dispatcher::{Manager, NewEndpoint, NewEvent, Policy, Publisher};
 use twiceproof_shared::key::Key;
 use twiceproof_shared::store::{DatabaseUrl, Store};
 
-use crate::fixture::{ReceiverProcess, ended};
+use crate::fixture::{How, ReceiverProcess, ended};
 use crate::harness::{Bed, Suite};
 use crate::kit::{effects, make_effects, secret};
 
@@ -19,7 +19,7 @@ pub fn register(suite: &mut Suite) {
         five_times(bed, Victim::Dispatcher("after_claim"))
     });
     suite.both("kill::after_the_request_left_it_is_sent_again_under_the_same_id", |bed| {
-        five_times(bed, Victim::Dispatcher("request_left:32"))
+        five_times(bed, Victim::Dispatcher("request_left"))
     });
     suite.both("kill::rel_b01_after_the_effect_before_its_commit_it_happens_once", |bed| {
         five_times(bed, Victim::Receiver("effect_before_commit"))
@@ -36,6 +36,8 @@ enum Victim {
 /// Events of each round; at least this many requests are under way when the kill comes.
 const EVENTS: usize = 100;
 const IN_FLIGHT: i64 = 32;
+/// How long requests are on their way, so that they are under way together.
+const DELAY: Duration = Duration::from_secs(1);
 
 async fn five_times(bed: Bed, victim: Victim) {
     let store = bed.db.store(None).await.unwrap();
@@ -57,20 +59,27 @@ async fn five_times(bed: Bed, victim: Victim) {
             Victim::Dispatcher(place) => (Some(place), None),
             Victim::Receiver(place) => (None, Some(place)),
         };
-        let mut receiver = ReceiverProcess::start(bed.db.url(), &listen, Duration::ZERO, receiver_dies);
+        let mut receiver = ReceiverProcess::start(
+            bed.db.url(),
+            &listen,
+            How { delay: DELAY, kill_at: receiver_dies, ..How::default() },
+        );
         let mut program = Program::start(bed.db.url(), dispatcher_dies);
         let status = match victim {
             Victim::Dispatcher(_) => program.ended().await,
             Victim::Receiver(_) => receiver.ended().await,
         };
         assert!(!status.success(), "round {round}: it was to be killed, and ended with {status}");
-        let leased = deliveries(&store, "leased").await;
-        println!("round {round}: killed with {leased} of {accepted} in flight");
-        assert!(leased >= IN_FLIGHT, "round {round}: only {leased} in flight");
+        let in_flight = match victim {
+            Victim::Dispatcher(_) => deliveries(&store, "leased").await,
+            Victim::Receiver(_) => receiver.open() as i64,
+        };
+        println!("round {round}: killed with {in_flight} of {accepted} in flight");
+        assert!(in_flight >= IN_FLIGHT, "round {round}: only {in_flight} in flight");
         // Both come back, and nothing kills them this time.
         drop(receiver);
         drop(program);
-        let receiver = ReceiverProcess::start(bed.db.url(), &listen, Duration::ZERO, None);
+        let receiver = ReceiverProcess::start(bed.db.url(), &listen, How::default());
         let program = Program::start(bed.db.url(), None);
         all_delivered(&store).await;
         let seen = effects(&store).await;

@@ -14,6 +14,7 @@ mod house;
 mod kill;
 mod kit;
 mod ledger;
+mod program;
 mod receive;
 mod replay;
 mod seam;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     kill::register(&mut suite);
     replay::register(&mut suite);
     copies::register(&mut suite);
+    program::register(&mut suite);
     house::register(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
     // The server would outlive an exit from inside `run`.

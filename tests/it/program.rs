@@ -1,0 +1,200 @@
+//! The program as its users run it: every command, the demo with and without its protections, the examples, and the
+//! commands that the README shows.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::harness::{Bed, Suite};
+use crate::kill::binary;
+
+pub fn register(suite: &mut Suite) {
+    suite.both("program::the_demo_loses_nothing_and_doubles_nothing", |bed| demo(bed, None));
+    suite.both("program::the_demo_without_the_ledger_doubles", |bed| demo(bed, Some("ledger")));
+    suite.both("program::the_demo_without_the_common_transaction_doubles", |bed| demo(bed, Some("transaction")));
+    suite.both("program::the_demo_without_retries_loses", |bed| demo(bed, Some("retry")));
+    suite.both("program::endpoint_event_serve_and_back", tour);
+    suite.plain("program::a_setting_that_nobody_knows_is_an_error", unknown_settings);
+    suite.plain("program::a_generated_key_can_be_used_and_a_password_is_never_shown", secrets);
+    suite.plain("program::the_examples_say_what_they_prove", examples);
+    suite.plain("program::the_commands_of_the_readme_are_understood", readme);
+}
+
+/// The program in a folder of its own, with nothing of this process's settings.
+fn program(folder: &Path) -> Command {
+    let mut command = Command::new(binary());
+    command.current_dir(folder).stdin(Stdio::null());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TWICEPROOF_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn run(command: &mut Command) -> (bool, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.success(), text(stdout), text(stderr))
+}
+
+async fn demo(bed: Bed, sabotage: Option<&'static str>) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = program(folder.path());
+    command.args(["demo", "--seed", "4711"]);
+    if bed.db.url().file().is_none() {
+        command.args(["--database", &bed.db.url().expose()]);
+    }
+    if let Some(sabotage) = sabotage {
+        command.args(["--sabotage", sabotage]);
+    }
+    let (success, report, errors) = tokio::task::spawn_blocking(move || run(&mut command)).await.unwrap();
+    println!("{report}{errors}");
+    let verdict = report.lines().find(|line| line.trim().starts_with("lost ")).unwrap();
+    let count = |word: &str| -> u32 {
+        let after = verdict.split(word).nth(1).unwrap();
+        after.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let (lost, double, gaps) = (count("lost "), count("double "), count("gaps "));
+    match sabotage {
+        None => {
+            assert_eq!((lost, double, gaps), (0, 0, 0));
+            let faults = report.lines().skip_while(|line| !line.contains("on purpose")).skip(1);
+            let faults: Vec<&str> = faults.take_while(|line| !line.trim().is_empty()).collect();
+            assert_eq!(faults.len(), 11, "{faults:?}");
+            for fault in faults {
+                let bit: u32 = fault.split_whitespace().last().unwrap().parse().unwrap();
+                assert!(bit >= 20, "too few: {fault}");
+            }
+        }
+        Some("retry") => assert!(lost > 0),
+        Some(_) => assert!(double > 0),
+    }
+    assert_eq!(success, sabotage.is_none(), "the exit code tells it");
+}
+
+/// Adds an endpoint, publishes twice under one uid, serves until it is delivered, stops on a signal.
+async fn tour(bed: Bed) {
+    let store = bed.db.store(None).await.unwrap();
+    let (store, receiving) = crate::kit::receiving(store).await;
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, format!("{}\n", crate::kit::secret().to_text().as_str())).unwrap();
+    let database = bed.db.url().expose();
+    let run_here = async |args: &[&str]| {
+        let mut command = program(folder.path());
+        command.env("TWICEPROOF_DATABASE", &database).args(args);
+        tokio::task::spawn_blocking(move || run(&mut command)).await.unwrap()
+    };
+    let url = format!("http://{}/shop", receiving.address);
+    let secret = secret.to_str().unwrap();
+    let (refused, _, errors) = run_here(&["endpoint", "add", &url, "--secret-file", secret]).await;
+    assert!(!refused, "a private address is refused by default");
+    assert!(errors.contains("private"), "{errors}");
+    let (added, out, errors) =
+        run_here(&["endpoint", "add", &url, "--secret-file", secret, "--allow-private-addresses"]).await;
+    assert!(added, "{errors}");
+    assert!(out.contains("ep_"), "{out}");
+    let publish = ["event", "publish", "--type", "order.placed", "--uid", "order-1", "--data"];
+    let (first, id, errors) = run_here(&[&publish[..], &[r#"{"order":1}"#]].concat()).await;
+    assert!(first, "{errors}");
+    assert!(id.contains("msg_"), "{id}");
+    let (again, out, _) = run_here(&[&publish[..], &[r#"{"order":1}"#]].concat()).await;
+    assert!(again && out.contains("already"), "{out}");
+    let (conflict, _, errors) = run_here(&[&publish[..], &[r#"{"order":2}"#]].concat()).await;
+    assert!(!conflict && errors.contains("payload"), "{errors}");
+
+    let mut serving = program(folder.path())
+        .env("TWICEPROOF_DATABASE", &database)
+        .args(["serve", "--listen", "127.0.0.1:0", "--allow-private-addresses", "--log-level", "error"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for _ in 0..3_000 {
+        if !crate::kit::effects(&store).await.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(crate::kit::effects(&store).await.len(), 1, "delivered once, with the right signature");
+    let killed = Command::new("kill").args(["-TERM", &serving.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let status = crate::fixture::ended(&mut serving).await;
+    assert!(status.success(), "a graceful stop ends with 0, not with {status}");
+}
+
+fn unknown_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let (success, _, errors) = run(program(folder.path()).env("TWICEPROOF_LISTENN", "x").args(["config", "show"]));
+    assert!(!success && errors.contains("LISTENN") && errors.contains("TWICEPROOF_LISTEN`"), "{errors}");
+    let (success, _, errors) =
+        run(program(folder.path()).env("TWICEPROOF_TEST_ANYTHING", "x").args(["config", "show"]));
+    assert!(success, "variables of the tests are ignored: {errors}");
+    std::fs::write(folder.path().join("twiceproof.toml"), "[retry]\nfirts = \"1s\"\n").unwrap();
+    let (success, _, errors) = run(program(folder.path()).args(["config", "show"]));
+    assert!(!success && errors.contains("firts") && errors.contains("twiceproof.toml"), "{errors}");
+}
+
+fn secrets() {
+    let folder = tempfile::tempdir().unwrap();
+    let (success, key, _) = run(program(folder.path()).arg("keygen"));
+    assert!(success);
+    twiceproof_shared::secret::Secret::parse(key.trim()).unwrap();
+    let url = "postgres://me:hunter2-canary@127.0.0.1:1/nowhere";
+    for args in [&["config", "show"][..], &["config", "show", "--json"], &["migrate"], &["serve"]] {
+        let (_, out, errors) = run(program(folder.path()).env("TWICEPROOF_DATABASE", url).args(args));
+        assert!(!out.contains("canary") && !errors.contains("canary"), "{args:?}: {out}{errors}");
+    }
+}
+
+fn examples() {
+    let results = [
+        ("publish_in_transaction", "1 order, 1 event, 1 delivery owed"),
+        ("effect_in_transaction", "3 deliveries, 1 invoice"),
+        ("one_invoice_per_order", "2 events, 1 order, 1 invoice"),
+    ];
+    for (name, result) in results {
+        let mut command = Command::new(env!("CARGO"));
+        command.current_dir(env!("CARGO_MANIFEST_DIR")).args(["run", "--quiet", "--example", name]);
+        let (success, out, errors) = run(&mut command);
+        assert!(success, "{name}: {errors}");
+        assert_eq!(out.lines().last(), Some(result), "{name}");
+    }
+    let mut named: Vec<String> = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    named.sort();
+    let mut tested = results.map(|(name, _)| name);
+    tested.sort_unstable();
+    assert_eq!(named, tested, "every example is run here");
+}
+
+/// Every command line of the README that starts the program must at least be understood.
+fn readme() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let mut checked = 0;
+    let mut in_code = false;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            in_code = !in_code;
+        }
+        let line = line.trim().trim_start_matches("$ ");
+        let arguments = match line.strip_prefix("cargo run --release -- ").or_else(|| line.strip_prefix("twiceproof "))
+        {
+            Some(arguments) if in_code => arguments.split(" #").next().unwrap_or_default(),
+            _ => continue,
+        };
+        // `--help` behind the words makes the parser judge them without running anything.
+        let words: Vec<&str> =
+            arguments.split_whitespace().take_while(|word| !["|", ">", "&", "\\"].contains(word)).collect();
+        let commands: Vec<&str> = words.iter().take_while(|word| !word.starts_with('-')).copied().collect();
+        let folder = tempfile::tempdir().unwrap();
+        let (success, help, errors) = run(program(folder.path()).args(&commands).arg("--help"));
+        assert!(success, "{line}: {errors}");
+        for flag in words.iter().filter(|word| word.starts_with("--")) {
+            let flag = flag.split('=').next().unwrap_or_default();
+            assert!(help.contains(flag), "the README shows {flag} in `{line}`, which that command does not know");
+        }
+        checked += 1;
+    }
+    assert!(checked >= 4, "the README shows only {checked} commands");
+}
