@@ -3,6 +3,8 @@
 //! The handler writes with plain sqlx through the connection that it is lent, so that the invoice, the event's key and
 //! the answer are committed together.
 
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
+
 use std::error::Error;
 
 use axum::body::Body;
@@ -51,7 +53,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let request = Request::post("/shop")
             .header(signature::ID, "msg_1041")
             .header(signature::TIMESTAMP, now.as_secs())
-            .header(signature::SIGNATURE, signature::sign(&[secret.clone()], "msg_1041", now, body.as_bytes()))
+            .header(
+                signature::SIGNATURE,
+                signature::sign(std::slice::from_ref(&secret), "msg_1041", now, body.as_bytes()),
+            )
             .body(Body::from(body))?;
         let response = app.clone().oneshot(request).await?;
         let repeat = response.headers().contains_key("idempotent-replayed");

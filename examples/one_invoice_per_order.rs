@@ -3,6 +3,8 @@
 //! Keys recognise the same event coming twice. They cannot see that two events mean the same thing; a unique rule of
 //! the host's own can. The handler refuses the second event; the refusal is stored, and its redeliveries get it again.
 
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
+
 use std::error::Error;
 
 use axum::body::Body;
@@ -51,7 +53,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let request = Request::post("/shop")
             .header(signature::ID, id)
             .header(signature::TIMESTAMP, now.as_secs())
-            .header(signature::SIGNATURE, signature::sign(&[secret.clone()], id, now, body.as_bytes()))
+            .header(signature::SIGNATURE, signature::sign(std::slice::from_ref(&secret), id, now, body.as_bytes()))
             .body(Body::from(body))?;
         let response = app.clone().oneshot(request).await?;
         let repeat = response.headers().contains_key("idempotent-replayed");

@@ -3,6 +3,8 @@
 //! The host has its own sqlx connection and its own tables. It places two orders; the second is rolled back after its
 //! event was published, and nobody ever hears of it.
 
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
+
 use std::error::Error;
 
 use sqlx::ConnectOptions;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use twiceproof_dispatcher::{
     AddressPolicy, Dispatcher, DispatcherOptions, Manager, NewEndpoint, Policy, PublishError, Publisher, Schedule,
-    StartError,
+    SenderOptions, StartError,
 };
 use twiceproof_receiver::BoxError;
 use twiceproof_shared::key::Key;
@@ -194,9 +194,7 @@ fn dispatcher_options(sabotage: Option<Sabotage>) -> DispatcherOptions {
         Some(Sabotage::Retry) => Schedule::once(),
         _ => Schedule::exponential(Duration::from_millis(50), 2.0, Duration::from_millis(500)),
     };
+    let sender = SenderOptions { addresses: AddressPolicy::AllowPrivate, ..SenderOptions::default() };
     let policy = Policy { schedule, timeout: TIMEOUT, ..Policy::default() };
-    let mut options = DispatcherOptions::default();
-    options.policy = policy;
-    options.sender.addresses = AddressPolicy::AllowPrivate;
-    options
+    DispatcherOptions { policy, sender, ..DispatcherOptions::default() }
 }

@@ -73,7 +73,7 @@ pub struct ReceiverProcess {
 
 impl ReceiverProcess {
     /// Starts it on the database, at `listen` (port 0: a free one).
-    pub fn start(database: &DatabaseUrl, listen: &str, how: How) -> Self {
+    pub fn start(database: &DatabaseUrl, listen: &str, how: How<'_>) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .env(ROLE, format!("{} {listen} {} {}", database.expose(), how.takes.as_millis(), how.delay.as_millis()))

@@ -4,6 +4,8 @@
 //! installed PostgreSQL the latter are reported as ignored, never as passed; `TWICEPROOF_TEST_POSTGRES=require` makes
 //! that a failure.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking and prints what it measured")]
+
 mod commit_cut;
 mod copies;
 mod dispatch;
