@@ -83,12 +83,6 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     let kept = args.keep.then(|| keep(folder, global.database.is_none()));
     let report = report.context("the demo could not be run to its end")?;
     output::line(&report)?;
-    output::line(match (report.is_proof(), report.sabotage) {
-        (true, None) => "Every accepted event was delivered, and its effect happened once.",
-        (true, Some(_)) => "The protection was left out, but this time no fault met its gap.",
-        (false, Some(_)) => "This is the damage that the protection left out prevents.",
-        (false, None) => "The promise was broken. Please report this with the seed.",
-    })?;
     if let Some(kept) = kept {
         output::line(kept)?;
     }
