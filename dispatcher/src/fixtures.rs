@@ -100,6 +100,7 @@ pub(crate) mod bed {
 
     use super::*;
     use crate::store::counts::{Counts, counts};
+    use crate::store::fixtures::{self, AttemptView, DeliveryView};
     use crate::{
         AddressPolicy, Dispatcher, DispatcherOptions, Manager, NewEndpoint, NewEvent, Policy, Publisher, SenderOptions,
     };
@@ -161,18 +162,12 @@ pub(crate) mod bed {
             counts(&mut reader.conn(), None).await.unwrap()
         }
 
-        /// The only delivery: state, reason, attempts, due time.
-        pub(crate) async fn delivery(&self) -> (String, Option<String>, i64, i64) {
-            let mut reader = self.store.read().await.unwrap();
-            let sql = "SELECT state, state_reason, attempts, due_at FROM twiceproof_deliveries";
-            reader.conn().fetch_one(sql, &[]).await.unwrap()
+        pub(crate) async fn delivery(&self) -> DeliveryView {
+            fixtures::delivery(&self.store).await
         }
 
-        /// All attempts in their order: number, outcome, late, status, error.
-        pub(crate) async fn attempts(&self) -> Vec<(i64, String, i64, Option<i64>, Option<String>)> {
-            let mut reader = self.store.read().await.unwrap();
-            let sql = "SELECT number, outcome, late, status, error FROM twiceproof_attempts ORDER BY seq";
-            reader.conn().fetch_all(sql, &[]).await.unwrap()
+        pub(crate) async fn attempts(&self) -> Vec<AttemptView> {
+            fixtures::attempts(&self.store).await
         }
 
         pub(crate) fn pass(&self, seconds: u64) {

@@ -34,7 +34,7 @@ pub const READ_LIMIT: usize = 64 * 1024;
 /// The most of an answer's body that is kept: 1 KiB.
 pub const KEEP_LIMIT: usize = 1024;
 /// The most headers that an answer may have.
-pub const MAX_HEADERS: usize = 64;
+pub const MAX_HEADERS: usize = 128;
 
 /// Sends requests; cheap to clone, one for each process.
 #[derive(Debug, Clone)]

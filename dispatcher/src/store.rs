@@ -11,6 +11,8 @@ pub mod claim;
 pub mod counts;
 pub mod endpoints;
 pub mod events;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod health;
 mod lanes;
 pub mod load;

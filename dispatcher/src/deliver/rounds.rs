@@ -89,6 +89,12 @@ impl Rounds {
         tidy.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut look = true;
         loop {
+            // Asked in every round, also while there always is more to do.
+            tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                () = std::future::ready(()) => {}
+            }
             match self.round(look, &mut pace).await {
                 Ok(true) => {
                     look = true;

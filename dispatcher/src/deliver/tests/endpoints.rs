@@ -6,6 +6,7 @@ use twiceproof_shared::key::Key;
 use twiceproof_shared::secret::Secret;
 
 use crate::fixtures::bed::{Bed, Receiver, tenant};
+use crate::store::fixtures::park_all;
 use crate::store::record::Recorded;
 use crate::{NewEndpoint, NewEvent, SecretKey};
 
@@ -111,10 +112,7 @@ async fn parked_deliveries_of_an_enabled_endpoint_are_found() {
     let (bed, receiver) = (Bed::new().await, Receiver::start().await);
     bed.endpoint(&receiver.url).await;
     bed.publish("{}").await;
-    // As a publish leaves it that saw the endpoint disabled and committed after it was enabled.
-    let mut tx = bed.store.begin().await.unwrap();
-    tx.conn().execute("UPDATE twiceproof_deliveries SET state = 'parked'", &[]).await.unwrap();
-    tx.commit().await.unwrap();
+    park_all(&bed.store).await;
     assert_eq!(bed.dispatcher().await.step().await.unwrap().recorded.delivered, 1);
 }
 

@@ -7,6 +7,7 @@ use twiceproof_shared::secret::Secret;
 use twiceproof_shared::signature::{SignedHeaders, TOLERANCE, verify};
 
 use crate::fixtures::bed::{Bed, Receiver, tenant};
+use crate::store::fixtures::{delete_endpoint, delete_events};
 use crate::{NewEndpoint, NewEvent, Policy, Schedule};
 
 #[tokio::test]
@@ -134,9 +135,7 @@ async fn send_l4_an_event_that_is_no_longer_stored_ends_its_delivery_with_a_reas
     let (bed, receiver) = (Bed::new().await, Receiver::start().await);
     bed.endpoint(&receiver.url).await;
     bed.publish("{}").await;
-    let mut tx = bed.store.begin().await.unwrap();
-    tx.conn().execute("DELETE FROM twiceproof_events", &[]).await.unwrap();
-    tx.commit().await.unwrap();
+    delete_events(&bed.store).await;
     bed.dispatcher().await.step().await.unwrap();
     let (state, reason, ..) = bed.delivery().await;
     assert_eq!((state.as_str(), reason.as_deref()), ("dead", Some("event_missing")));
@@ -149,10 +148,7 @@ async fn send_l3_deliveries_of_a_deleted_endpoint_end_and_the_others_go_on() {
     let deleted = bed.endpoint("http://127.0.0.1:9/").await;
     bed.endpoint(&receiver.url).await;
     bed.publish("{}").await;
-    let mut tx = bed.store.begin().await.unwrap();
-    let sql = "DELETE FROM twiceproof_endpoints WHERE id = $1";
-    tx.conn().execute(sql, &[deleted.as_str().into()]).await.unwrap();
-    tx.commit().await.unwrap();
+    delete_endpoint(&bed.store, &deleted).await;
     assert_eq!(bed.dispatcher().await.step().await.unwrap().recorded.delivered, 1);
     let counts = bed.counts().await;
     assert_eq!((counts.delivered, counts.dead, counts.open()), (1, 1, 0));
