@@ -15,18 +15,12 @@ pub struct Migration {
 }
 
 /// The steps for SQLite, in order.
-pub const SQLITE: &[Migration] = &[Migration {
-    version: 1,
-    name: "first",
-    sql: include_str!("../sqlite/0001_first.sql"),
-}];
+pub const SQLITE: &[Migration] =
+    &[Migration { version: 1, name: "first", sql: include_str!("../sqlite/0001_first.sql") }];
 
 /// The steps for PostgreSQL, in order.
-pub const POSTGRES: &[Migration] = &[Migration {
-    version: 1,
-    name: "first",
-    sql: include_str!("../postgres/0001_first.sql"),
-}];
+pub const POSTGRES: &[Migration] =
+    &[Migration { version: 1, name: "first", sql: include_str!("../postgres/0001_first.sql") }];
 
 #[cfg(test)]
 mod tests {
@@ -34,9 +28,7 @@ mod tests {
 
     #[test]
     fn both_databases_have_the_same_numbers_and_names() {
-        let key = |list: &[super::Migration]| {
-            list.iter().map(|step| (step.version, step.name)).collect::<Vec<_>>()
-        };
+        let key = |list: &[super::Migration]| list.iter().map(|step| (step.version, step.name)).collect::<Vec<_>>();
         assert_eq!(key(SQLITE), key(POSTGRES));
         assert!(SQLITE.iter().zip(1..).all(|(step, number)| step.version == number));
     }
