@@ -144,13 +144,20 @@ fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.starts_with(b"0\n"))
 }
 
-/// The program as a user the server accepts, told to end with this process where the system can.
+/// The program as a user the server accepts, told to end with this process where the system can do that.
 fn as_server_user(program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    if is_root() {
-        command.args(["--reuid=postgres", "--regid=postgres", "--init-groups"]);
-    }
-    command.args(["--pdeathsig=KILL", "--"]).arg(program);
+    let has_setpriv = Command::new("setpriv").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let mut command = match has_setpriv {
+        Ok(status) if status.success() => {
+            let mut command = Command::new("setpriv");
+            if is_root() {
+                command.args(["--reuid=postgres", "--regid=postgres", "--init-groups"]);
+            }
+            command.args(["--pdeathsig=KILL", "--"]).arg(program);
+            command
+        }
+        _ => Command::new(program),
+    };
     command.current_dir("/");
     command
 }
