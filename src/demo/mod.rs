@@ -172,15 +172,17 @@ pub async fn run(options: DemoOptions, progress: impl Fn(Progress)) -> Result<Re
 }
 
 async fn open(options: &DemoOptions, random: &Random) -> Result<Store, DemoError> {
-    let mut database = options.database.clone();
+    let database = options.database.clone();
     #[cfg(feature = "postgres")]
-    if database.file().is_none() {
+    let database = if database.file().is_none() {
         // A name of its own, so that the demo can be run again and again beside whatever is there.
         let mut suffix = [0; 8];
         Random::from_system().fill(&mut suffix);
         let name = format!("twiceproof_demo_{:016x}", u64::from_be_bytes(suffix));
-        database = twiceproof_shared::store::create_schema(&database, &name).await?;
-    }
+        twiceproof_shared::store::create_schema(&database, &name).await?
+    } else {
+        database
+    };
     let mut store_options = StoreOptions::default();
     store_options.random = Some(random.clone());
     let store = Store::connect(&database, store_options).await?;
