@@ -197,7 +197,7 @@ async fn panic(bed: Bed) {
 async fn deadline(bed: Bed) {
     let store = bed.db.store(None).await.unwrap();
     make_effects(&store).await;
-    let slow = Effect { store: store.clone(), takes: Duration::from_secs(30) };
+    let slow = Effect { store: store.clone(), takes: Duration::from_secs(1) };
     let receiving = Receiving::start(&store, source().handler_deadline(Duration::from_millis(50)), slow).await;
     let answer = receiving.send(&signed("msg_1", "a", store.now())).await;
     assert_eq!(status(&answer), 503);
