@@ -1,9 +1,11 @@
 //! Serves an axum [`Router`] over HTTP/1.1, for `serve` and for hosts that have no server of their own.
 //!
 //! `axum::serve` waits for ever: for the rest of a request's head, for one more connection, for the last answer. Here
-//! the head has a deadline, which also ends idle kept-alive connections; connections are capped, the next ones wait in
-//! the kernel's queue; and after a shutdown answers under way get a bounded time. How long a body may idle is the
+//! the head has a deadline, which also ends idle kept-alive connections; a peer that does not read its answers is cut;
+//! connections are capped, the next ones wait in the kernel's queue; and after a shutdown answers under way get a bounded time. How long a body may idle is the
 //! receiver's decision, because only it knows the size limit.
+
+mod stall;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -26,6 +28,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
+use stall::Unstalled;
+
 /// Bytes of a request's head that are read before it is refused.
 const HEAD_LIMIT: usize = 64 * 1024;
 /// Pause after the system refused a connection for want of files or memory.
@@ -36,6 +40,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 pub struct ServerOptions {
     /// Longest wait for a whole request head, also between the requests of one connection.
     pub head_timeout: Duration,
+    /// Longest time in which a peer takes nothing of what it is sent.
+    pub write_timeout: Duration,
     /// Connections open at a time.
     pub connections: usize,
     /// How long answers under way may take after a shutdown.
@@ -44,7 +50,12 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { head_timeout: Duration::from_secs(10), connections: 1024, drain: Duration::from_secs(30) }
+        Self {
+            head_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(10),
+            connections: 1024,
+            drain: Duration::from_secs(30),
+        }
     }
 }
 
@@ -141,7 +152,7 @@ fn connection(
     peer: SocketAddr,
     router: Router,
     options: ServerOptions,
-) -> http1::Connection<TokioIo<TcpStream>, Service> {
+) -> http1::Connection<TokioIo<Unstalled<TcpStream>>, Service> {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "small answers may be delayed");
     }
@@ -156,7 +167,10 @@ fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(options.head_timeout)
         .max_buf_size(HEAD_LIMIT)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+        .serve_connection(
+            TokioIo::new(Unstalled::new(stream, options.write_timeout)),
+            TowerToHyperService::new(service),
+        )
 }
 
 /// Forgets the connections that have ended, and says so where one ended in a panic.

@@ -170,3 +170,20 @@ async fn a_handler_that_panics_takes_only_its_own_connection_along() {
     stream.write_all(REQUEST).await.unwrap();
     read_until(&mut stream, "hello").await;
 }
+
+#[tokio::test]
+async fn a_peer_that_reads_no_answers_does_not_keep_its_connection() {
+    let options =
+        ServerOptions { write_timeout: Duration::from_millis(200), connections: 1, ..ServerOptions::default() };
+    let running = start(hello(), options).await;
+    let mut greedy = connect(running.address).await;
+    let many = REQUEST.repeat(1000);
+    let began = Instant::now();
+    // Its requests fill the server's buffers with answers, and then nothing moves any more.
+    while greedy.write_all(&many).await.is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(30), "it is still served");
+    }
+    let mut polite = connect(running.address).await;
+    polite.write_all(REQUEST).await.unwrap();
+    assert!(read_until(&mut polite, "hello").await.starts_with("HTTP/1.1 200"));
+}
