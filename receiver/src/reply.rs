@@ -93,11 +93,14 @@ pub(crate) enum UnusableReply {
 }
 
 /// Of one client or one connection: nothing to give to the next one.
-const LEFT_OUT: [HeaderName; 8] = [
+const LEFT_OUT: [HeaderName; 11] = [
     header::SET_COOKIE,
+    header::AUTHORIZATION,
+    header::PROXY_AUTHENTICATE,
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::DATE,
+    HeaderName::from_static("keep-alive"),
     header::TE,
     header::TRAILER,
     header::TRANSFER_ENCODING,
@@ -114,6 +117,7 @@ mod tests {
             .text("done")
             .header(header::SET_COOKIE, HeaderValue::from_static("session=1"))
             .header(header::CONTENT_LENGTH, HeaderValue::from_static("99"))
+            .header(header::AUTHORIZATION, HeaderValue::from_static("Bearer 1"))
             .header(HeaderName::from_static(REPLAYED), HeaderValue::from_static("true"))
             .header(HeaderName::from_static("x-invoice"), HeaderValue::from_static("7"));
         let outcome = reply.into_outcome().unwrap();

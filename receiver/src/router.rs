@@ -88,7 +88,7 @@ impl std::fmt::Debug for Receiver {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiverError {
-    /// Not `/` and visible ASCII without `{ } * ? #`.
+    /// Not `/` and visible ASCII without `{ } * ? #`, or with a segment that begins with `:`.
     #[error("`{path}` is not a path to serve a source at")]
     Path {
         /// What was given.
@@ -152,7 +152,8 @@ fn chain(error: &dyn Error) -> String {
 
 fn check_path(path: &str) -> Result<String, ReceiverError> {
     let plain = |byte: u8| byte.is_ascii_graphic() && !b"{}*?#".contains(&byte);
-    if !path.starts_with('/') || !path.bytes().all(plain) {
+    // axum's router panics at a segment that begins with `:`, which was a pattern once.
+    if !path.starts_with('/') || !path.bytes().all(plain) || path.contains("/:") {
         return Err(ReceiverError::Path { path: path.to_owned() });
     }
     match path.trim_end_matches('/') {

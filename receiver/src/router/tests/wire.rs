@@ -85,7 +85,7 @@ async fn paths_and_scopes_are_given_once() {
     assert_eq!(error, ReceiverError::PathTaken { path: "/orders".to_owned() });
     let error = receiver().source_at("/other", source("one"), writes_effect()).unwrap_err();
     assert_eq!(error, ReceiverError::SourceTaken { scope: "source:orders/one".to_owned() });
-    for path in ["orders", "/{name}", "/*", "/a b", ""] {
+    for path in ["orders", "/{name}", "/*", "/:name", "/a/:name", "/a b", ""] {
         let built = receiver().source_at(path, source("two"), writes_effect());
         assert_eq!(built.unwrap_err(), ReceiverError::Path { path: path.to_owned() });
     }
