@@ -68,6 +68,7 @@ impl IntoResponse for IngestError {
         match self {
             Self::Body(error) => problem(status_of_body(error), &error.to_string()),
             Self::Refused(refusal) => problem(status_of_refusal(&refusal), &refusal.to_string()),
+            Self::TooLate => unavailable("the event could not be stored now"),
             Self::Effect(EffectError::MissedDeadline) => unavailable("the event could not be processed in time"),
             Self::Effect(EffectError::Store(error)) | Self::Store(error) if error.is_retryable() => {
                 unavailable("the event could not be stored now")

@@ -22,21 +22,30 @@ pub(crate) async fn run(
     event: &Event,
     deadline: Duration,
 ) -> Result<Outcome, EffectError> {
-    begin_effect(conn).await?;
+    let mark = begin_effect(conn).await?;
     let handled = tokio::time::timeout(deadline, handler.handle_boxed(conn, event)).await;
-    let reply = match handled.map_err(|_| EffectError::MissedDeadline)? {
+    let Ok(handled) = handled else {
+        return Err(EffectError::MissedDeadline);
+    };
+    let reply = match handled {
         Ok(reply) => {
-            keep_effect(conn).await.map_err(|error| match error {
+            keep_effect(conn, mark).await.map_err(|error| match error {
                 StoreError::TransactionFailed(_) => EffectError::Failed(Box::new(error)),
                 other => EffectError::Store(other),
             })?;
             reply
         }
         Err(HandlerError::Refuse(reply)) => {
-            undo_effect(conn).await?;
+            undo_effect(conn, mark).await?;
             reply
         }
-        Err(HandlerError::Fail(error)) => return Err(EffectError::Failed(error)),
+        Err(HandlerError::Fail(error)) => {
+            // Everything is rolled back anyway; this tells whether there is still something to roll back.
+            return Err(match undo_effect(conn, mark).await {
+                Err(StoreError::EndedByUnit) => EffectError::Store(StoreError::EndedByUnit),
+                _ => EffectError::Failed(error),
+            });
+        }
     };
     reply.into_outcome().map_err(|error| EffectError::Failed(Box::new(error)))
 }

@@ -12,9 +12,10 @@ use axum::body::HttpBody;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderMap};
+use tokio::time::Instant;
 use tracing::{Instrument, Span};
 use twiceproof_shared::ledger::{self, RawRequest};
-use twiceproof_shared::store::{Conn, Store, StoreError};
+use twiceproof_shared::store::{Conn, Database, Store, StoreError};
 
 use crate::answer::Answer;
 use crate::body::{self, BodyError};
@@ -69,7 +70,31 @@ async fn settle(work: Work) -> Result<Answer, IngestError> {
         return Ok(answer);
     }
     let work = Arc::new(work);
-    store.run(move |conn| Arc::clone(&work).boxed(conn)).await
+    let again = Arc::clone(&work);
+    let settled = store.run(move |conn| Arc::clone(&again).boxed(conn)).await;
+    if let Err(IngestError::Effect(EffectError::Store(StoreError::EndedByUnit))) = settled
+        && store.database() == Database::Postgres
+    {
+        // Differs because on SQLite nobody but the store can commit. Here the handler's later statements committed by
+        // themselves, without the key. To run it again could repeat them.
+        hold(&store, work).await?;
+    }
+    settled
+}
+
+/// Keeps the key of an event whose handler may have committed something by itself: it stays in flight until somebody
+/// looks.
+async fn hold(store: &Store, work: Arc<Work>) -> Result<(), IngestError> {
+    store
+        .run(move |conn| {
+            let work = Arc::clone(&work);
+            Box::pin(async move {
+                let now = work.route.store.now();
+                ledger::accept(conn, &work.request, now).await.map(drop)
+            })
+        })
+        .await?;
+    Ok(())
 }
 
 /// One event on its way through the ledger. It can run more than once.
@@ -77,13 +102,16 @@ struct Work {
     route: Arc<Route>,
     event: Event,
     request: ledger::Request,
+    /// Nobody waits for an answer that begins later than this.
+    begin_by: Instant,
 }
 
 impl Work {
     fn new(route: Arc<Route>, event: Event) -> Self {
         let key = route.source.ledger_key(event.id());
         let request = ledger::Request::of_body(key, event.body(), route.source.retention());
-        Self { route, event, request }
+        let begin_by = Instant::now() + route.source.limits().in_flight_wait + MARGIN;
+        Self { route, event, request, begin_by }
     }
 
     fn boxed<'a>(self: Arc<Self>, conn: &'a mut Conn<'_>) -> BoxFuture<'a, Result<Answer, IngestError>> {
@@ -93,6 +121,11 @@ impl Work {
     /// Key, effect and outcome: committed together by the caller, or not at all.
     async fn once(&self, conn: &mut Conn<'_>) -> Result<Answer, IngestError> {
         let Route { store, source, handler } = &*self.route;
+        // Otherwise a queue that has once grown longer than anybody's patience would only do work that has already been
+        // answered with "come again", and would hold every body in it.
+        if Instant::now() > self.begin_by {
+            return Err(IngestError::TooLate);
+        }
         match ledger::accept(conn, &self.request, store.now()).await? {
             ledger::Answer::New(claim) => {
                 let deadline = source.limits().handler_deadline;
@@ -137,6 +170,8 @@ pub(crate) enum IngestError {
     Effect(#[from] EffectError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("the event waited too long for the database; nothing was begun")]
+    TooLate,
 }
 
 /// The headers as a JSON list of pairs, without credentials that are not the sender's signature.

@@ -124,7 +124,11 @@ impl Suite {
 /// Tests about what only SQLite has: group commit, the write permit, the one worker of a file.
 const ONLY_SQLITE: &[&str] = &[
     "dispatch::a_second_worker_on_one_file_is_refused",
-    "receive::a_handler_that_commits_by_itself_is_never_run_again",
+    "hostile::a_batch_closes_with_the_error_of_a_deferred_constraint",
+    "hostile::a_handler_cannot_commit_by_itself",
+    "hostile::nothing_is_accepted_into_a_deleted_file",
+    "hostile::nothing_is_written_behind_a_transaction_that_sqlite_rolled_back",
+    "hostile::work_that_nobody_waits_for_any_more_is_not_begun",
     "seam::a_host_connection_that_could_lose_commits_is_refused",
     "seam::rel_b56_a_host_transaction_takes_the_write_lock_at_once",
     "units::a_second_process_gets_the_lock_while_batches_run",
@@ -138,8 +142,11 @@ const ONLY_POSTGRES: &[&str] = &[
     "commits::a_host_is_told_that_its_commit_is_unknown",
     "commits::rel_b49_an_unknown_commit_that_did_not_happen_runs_again",
     "commits::rel_b49_an_unknown_commit_that_happened_is_answered_from_the_ledger",
+    "hostile::a_host_commit_of_a_failed_transaction_is_an_error",
+    "hostile::statements_that_were_given_up_do_not_stay_on_the_server",
     "ledger::a_failed_transaction_cannot_finish",
     "ledger::an_uncommitted_twin_is_in_flight_without_waiting",
+    "receive::a_handler_that_commits_by_itself_is_never_run_again",
     "seam::a_commit_of_a_failed_transaction_is_an_error",
 ];
 

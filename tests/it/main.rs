@@ -12,6 +12,7 @@ mod dispatch;
 mod fixture;
 mod group_commit;
 mod harness;
+mod hostile;
 mod house;
 mod kill;
 mod kit;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     group_commit::register(&mut suite);
     ledger::register(&mut suite);
     receive::register(&mut suite);
+    hostile::register(&mut suite);
     commit_cut::register(&mut suite);
     dispatch::register(&mut suite);
     kill::register(&mut suite);

@@ -23,7 +23,7 @@ pub fn register(suite: &mut Suite) {
     suite.both("receive::a_failed_handler_runs_again_on_redelivery", failure);
     suite.both("receive::a_panic_is_a_failure_and_harms_nobody_else", panic);
     suite.both("receive::a_handler_over_its_deadline_leaves_nothing", deadline);
-    suite.sqlite("receive::a_handler_that_commits_by_itself_is_never_run_again", own_commit);
+    suite.postgres("receive::a_handler_that_commits_by_itself_is_never_run_again", own_commit);
     suite.both("receive::two_consumers_and_two_tenants_act_once_each", consumers);
     suite.both("receive::the_work_goes_on_when_the_client_leaves", client_gone);
     suite.both("receive::recv_1_an_escape_written_in_capitals_is_verified_as_it_came", |bed| {

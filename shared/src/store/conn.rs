@@ -32,10 +32,10 @@ impl std::fmt::Display for Database {
 /// A handler that wants plain sqlx takes the connection out with `Conn::sqlite` or `Conn::postgres`; portable code
 /// uses [`Conn::execute`] and the `fetch` methods with `$1` placeholders.
 #[derive(Debug)]
-pub struct Conn<'c>(Kind<'c>);
+pub struct Conn<'c>(pub(super) Kind<'c>);
 
 #[derive(Debug)]
-enum Kind<'c> {
+pub(super) enum Kind<'c> {
     #[cfg(feature = "sqlite")]
     Sqlite(&'c mut SqliteConnection),
     #[cfg(feature = "postgres")]

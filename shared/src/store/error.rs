@@ -80,6 +80,7 @@ impl From<sqlx::Error> for StoreError {
                 Class::Busy => Self::Busy(error),
                 Class::Unavailable => Self::Unavailable(error),
                 Class::Failed => Self::TransactionFailed(error),
+                Class::Ended => Self::EndedByUnit,
                 Class::Statement => Self::Statement(error),
             },
             sqlx::Error::PoolTimedOut => Self::Busy(error),
@@ -98,6 +99,7 @@ enum Class {
     Busy,
     Unavailable,
     Failed,
+    Ended,
     Statement,
 }
 
@@ -106,7 +108,10 @@ fn classify(code: &str) -> Class {
     match code {
         "40001" | "40P01" | "55P03" => Class::Busy,
         "25P02" => Class::Failed,
-        "25006" | "57014" => Class::Unavailable,
+        // A savepoint is to be ended and there is no transaction.
+        "25P01" => Class::Ended,
+        // 25P03, 25P04: the server ended a transaction that idled or took too long.
+        "25006" | "25P03" | "25P04" | "57014" => Class::Unavailable,
         _ if code.len() == 5 => match &code[..2] {
             "08" | "53" | "57" | "58" => Class::Unavailable,
             _ => Class::Statement,
@@ -132,6 +137,8 @@ mod tests {
         assert!(matches!(classify("57P01"), Class::Unavailable));
         assert!(matches!(classify("13"), Class::Unavailable));
         assert!(matches!(classify("25P02"), Class::Failed));
+        assert!(matches!(classify("25P01"), Class::Ended));
+        assert!(matches!(classify("25P03"), Class::Unavailable));
         assert!(matches!(classify("23505"), Class::Statement));
         assert!(matches!(classify("2067"), Class::Statement));
         assert!(matches!(classify(""), Class::Statement));

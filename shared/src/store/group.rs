@@ -4,10 +4,14 @@
 //! transaction ends behind our back (disk full, I/O error, `OR ROLLBACK`, a unit's own COMMIT) or its COMMIT fails, the
 //! batch is *unknown*: the connection is dropped and every unit runs again, alone. That is why a unit must be
 //! recognisable by its own key: running it again is how its outcome is looked up.
+//!
+//! Invariants: nothing but [`Watched::commit`] commits on this connection, neither a unit's own COMMIT nor a statement
+//! behind a transaction that SQLite rolled back, which would commit by itself; a statement that outlives its unit is
+//! interrupted; what was committed into a file that is gone is not answered as committed.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -25,6 +29,8 @@ const MOST_UNITS: usize = 64;
 const MOST_TIME: Duration = Duration::from_millis(5);
 /// … and between two batches the write lock is free this long, so that other processes and host transactions get it.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How many of SQLite's instructions run between two looks at whether the statement shall end.
+const INTERRUPT_OPS: i32 = 10_000;
 /// How often a unit of a broken batch is tried alone.
 const TRIES_ALONE: usize = 3;
 
@@ -58,11 +64,11 @@ impl Writer {
 
     /// Runs queued units in one transaction and answers them.
     async fn batch(&mut self, first: Box<dyn Job>, jobs: &mut mpsc::Receiver<Box<dyn Job>>) {
-        let started = Instant::now();
         let conn = match self.begin().await {
             Ok(conn) => conn,
             Err(error) => return first.fail(error),
         };
+        let started = Instant::now();
         let mut ran = Vec::new();
         let mut next = Some(first);
         let mut whole = true;
@@ -73,8 +79,8 @@ impl Writer {
                     whole = false;
                     ran.push(job);
                 }
-                // Running it again would repeat what it has committed by itself.
-                Ended::Committed => {
+                // Nothing of it is committed; it would only try again.
+                Ended::CommitRefused => {
                     whole = false;
                     job.fail(StoreError::EndedByUnit);
                 }
@@ -110,14 +116,14 @@ impl Writer {
             if matches!(ended, Ended::WithUs) {
                 match conn.commit().await {
                     Ok(()) => return job.deliver(),
-                    Err(error) => last = StoreError::Unknown(error),
+                    Err(error) => last = error,
                 }
             } else {
                 last = StoreError::EndedByUnit;
             }
             self.close().await;
-            if matches!(ended, Ended::Committed) {
-                return job.fail(last);
+            if matches!(ended, Ended::CommitRefused) || !last.is_retryable() && job.failed() {
+                break;
             }
         }
         // The unit's own error says more than ours.
@@ -139,7 +145,7 @@ impl Writer {
             }
         }
         let conn = self.conn.as_mut().expect("it was put there above");
-        conn.commits.store(0, Ordering::Release);
+        conn.refused.store(0, Ordering::Release);
         conn.rollbacks.store(0, Ordering::Release);
         Ok(conn)
     }
@@ -157,9 +163,14 @@ impl Writer {
 /// The writer's connection, with hooks that see the outer transaction end.
 struct Watched {
     conn: SqliteConnection,
-    /// How often a transaction was committed and rolled back since the outer one began.
-    commits: Arc<AtomicU64>,
+    /// True while the writer itself commits.
+    committing: Arc<AtomicBool>,
+    /// Ends the statement that runs.
+    interrupt: Arc<AtomicBool>,
+    /// How often a commit of a unit's was refused, and a transaction rolled back, since the outer one began.
+    refused: Arc<AtomicU64>,
     rollbacks: Arc<AtomicU64>,
+    file: sqlite::FileId,
 }
 
 /// What became of the outer transaction while a unit ran in it.
@@ -168,25 +179,39 @@ enum Ended {
     WithUs,
     /// It was rolled back, or can no longer be relied on.
     RolledBack,
-    /// The unit committed it.
-    Committed,
+    /// The unit tried to commit it, which rolled it back.
+    CommitRefused,
 }
 
 impl Watched {
     async fn open(options: &SqliteConnectOptions) -> Result<Self, StoreError> {
         let mut conn = options.connect().await?;
-        let (commits, rollbacks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (committed, rolled_back) = (Arc::clone(&commits), Arc::clone(&rollbacks));
+        let file = sqlite::FileId::of(options.get_filename());
+        let (committing, interrupt) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (refused, rollbacks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let mut handle = conn.lock_handle().await?;
-        handle.set_commit_hook(move || {
-            committed.fetch_add(1, Ordering::AcqRel);
-            true
+        handle.set_commit_hook({
+            let (committing, refused) = (Arc::clone(&committing), Arc::clone(&refused));
+            move || {
+                let ours = committing.load(Ordering::Acquire);
+                if !ours {
+                    refused.fetch_add(1, Ordering::AcqRel);
+                }
+                ours
+            }
         });
-        handle.set_rollback_hook(move || {
-            rolled_back.fetch_add(1, Ordering::AcqRel);
+        handle.set_rollback_hook({
+            let rollbacks = Arc::clone(&rollbacks);
+            move || {
+                rollbacks.fetch_add(1, Ordering::AcqRel);
+            }
+        });
+        handle.set_progress_handler(INTERRUPT_OPS, {
+            let interrupt = Arc::clone(&interrupt);
+            move || !interrupt.load(Ordering::Acquire)
         });
         drop(handle);
-        Ok(Self { conn, commits, rollbacks })
+        Ok(Self { conn, committing, interrupt, refused, rollbacks, file })
     }
 
     /// Runs a unit in its savepoint, and tells whether the outer transaction is still the one we began.
@@ -203,13 +228,28 @@ impl Watched {
         let ended = if keep {
             self.script("RELEASE SAVEPOINT twiceproof_unit").await
         } else {
+            self.end_statement().await;
+            // What the unit left open in sqlx's count; if that fails, the depth tells below.
+            let _ = raw::rollback_to::<Sqlite>(&mut self.conn, 1).await;
             self.script("ROLLBACK TO SAVEPOINT twiceproof_unit; RELEASE SAVEPOINT twiceproof_unit").await
         };
         let untouched = raw::depth::<Sqlite>(&self.conn) == 1 && self.rollbacks.load(Ordering::Acquire) == 0;
-        match self.commits.load(Ordering::Acquire) {
+        match self.refused.load(Ordering::Acquire) {
             0 if ended && untouched => Ended::WithUs,
             0 => Ended::RolledBack,
-            _ => Ended::Committed,
+            _ => Ended::CommitRefused,
+        }
+    }
+
+    /// A unit that was given up (a handler over its deadline) can leave its statement running; SQLite has no other way
+    /// to get the connection back than to interrupt it. An interrupted write rolls the outer transaction back.
+    async fn end_statement(&mut self) {
+        self.interrupt.store(true, Ordering::Release);
+        // The lock is given once nothing runs.
+        let idle = self.conn.lock_handle().await.map(drop);
+        self.interrupt.store(false, Ordering::Release);
+        if let Err(error) = idle {
+            tracing::warn!(%error, "the SQLite connection did not answer");
         }
     }
 
@@ -217,7 +257,11 @@ impl Watched {
         sqlx::raw_sql(sql).execute(&mut self.conn).await.is_ok()
     }
 
-    async fn commit(&mut self) -> Result<(), sqlx::Error> {
-        raw::commit::<Sqlite>(&mut self.conn).await
+    async fn commit(&mut self) -> Result<(), StoreError> {
+        self.committing.store(true, Ordering::Release);
+        let committed = raw::commit::<Sqlite>(&mut self.conn).await;
+        self.committing.store(false, Ordering::Release);
+        committed?;
+        self.file.check()
     }
 }

@@ -21,7 +21,7 @@ impl Store {
         super::sqlite::check_host(conn).await?;
         #[expect(clippy::disallowed_methods, reason = "this is the one place that begins on a host's connection")]
         let tx = conn.begin_with(super::sqlite::BEGIN).await?;
-        Ok(HostTx { tx, _permit: Some(permit) })
+        Ok(HostTx::new(tx, Some(permit)))
     }
 }
 
@@ -37,7 +37,7 @@ impl Store {
     ) -> Result<HostTx<'c, sqlx::Postgres>, StoreError> {
         #[expect(clippy::disallowed_methods, reason = "this is the one place that begins on a host's connection")]
         let tx = conn.begin().await?;
-        Ok(HostTx { tx, _permit: None })
+        Ok(HostTx::new(tx, None))
     }
 }
 
@@ -45,10 +45,17 @@ impl Store {
 #[derive(Debug)]
 pub struct HostTx<'c, DB: sqlx::Database> {
     tx: sqlx::Transaction<'c, DB>,
+    /// As sqlx counts it: the host's connection may have been inside a transaction already.
+    depth: usize,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<'c, DB: sqlx::Database> HostTx<'c, DB> {
+    fn new(tx: sqlx::Transaction<'c, DB>, permit: Option<OwnedSemaphorePermit>) -> Self {
+        let depth = super::raw::depth::<DB>(&tx);
+        Self { tx, depth, _permit: permit }
+    }
+
     /// The host's connection, for its own statements.
     pub fn sqlx(&mut self) -> &mut DB::Connection {
         &mut self.tx
@@ -65,8 +72,18 @@ impl<'c, DB: sqlx::Database> HostTx<'c, DB> {
     /// Commits what the host and we wrote.
     ///
     /// # Errors
-    /// [`StoreError::Unknown`] when no answer came: it may have been committed.
-    pub async fn commit(self) -> Result<(), StoreError> {
+    /// [`StoreError::Unknown`] when no answer came: it may have been committed. [`StoreError::TransactionFailed`] when an
+    /// earlier statement had failed on PostgreSQL, also one whose error was swallowed: COMMIT would report success and
+    /// roll back. [`StoreError::EndedByUnit`] when a nested transaction was leaked or its `begin()` was cancelled.
+    pub async fn commit(mut self) -> Result<(), StoreError>
+    where
+        for<'t> Conn<'t>: From<&'t mut DB::Connection>,
+    {
+        // As in `Tx::commit`.
+        self.conn().execute("SELECT 1", &[]).await?;
+        if super::raw::depth::<DB>(&self.tx) != self.depth {
+            return Err(StoreError::EndedByUnit);
+        }
         self.tx.commit().await.map_err(StoreError::of_commit)
     }
 
@@ -74,7 +91,8 @@ impl<'c, DB: sqlx::Database> HostTx<'c, DB> {
     ///
     /// # Errors
     /// When the database did not acknowledge it.
-    pub async fn rollback(self) -> Result<(), StoreError> {
+    pub async fn rollback(mut self) -> Result<(), StoreError> {
+        super::raw::rollback_to::<DB>(&mut self.tx, self.depth).await?;
         Ok(self.tx.rollback().await?)
     }
 }

@@ -49,7 +49,7 @@ pub use host::HostTx;
 #[cfg(feature = "postgres")]
 pub use postgres::create_schema;
 pub use running::{Running, RunningGuard, RunningKey};
-pub use savepoint::{begin_effect, keep_effect, undo_effect};
+pub use savepoint::{EffectMark, begin_effect, keep_effect, undo_effect};
 pub use tx::Tx;
 pub use url::DatabaseUrl;
 pub use wake::{Sleeper, Wake, Waker};

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Connection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 
 use super::StoreError;
 use crate::clock::{Clock, SystemClock, Timestamp};
@@ -17,7 +17,28 @@ pub(super) async fn pool(url: &url::Url, connections: u32) -> Result<PgPool, Sto
     let options = PgConnectOptions::from_str(url.as_str())
         .map_err(|_| StoreError::refused("the PostgreSQL address cannot be read; see `postgres://USER@HOST/DATABASE`"))?
         .application_name("twiceproof");
-    Ok(PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).connect_with(options).await?)
+    Ok(PgPoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .after_connect(|conn, _| Box::pin(end_when_abandoned(conn)))
+        .connect_with(options)
+        .await?)
+}
+
+/// A statement that we gave up (a handler over its deadline) keeps its backend, its locks and its place among the
+/// server's connections until it ends, which may be never. From version 14 on the server can look whether we are still
+/// there; older ones have no such setting, and some systems cannot, which is no reason not to work.
+async fn end_when_abandoned(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let set = sqlx::query(
+        "SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'",
+    );
+    match set.execute(conn).await {
+        Err(error @ sqlx::Error::Database(_)) => {
+            tracing::debug!(%error, "the server does not end statements of connections that are gone");
+            Ok(())
+        }
+        other => other.map(drop),
+    }
 }
 
 /// Refuses a server that may forget an acknowledged commit.
@@ -79,7 +100,7 @@ impl Clock for DatabaseClock {
 /// [`StoreError::Refused`] for a name that is not made of `a-z`, `0-9` and `_`; else as [`StoreError`] says.
 pub async fn create_schema(url: &super::DatabaseUrl, name: &str) -> Result<super::DatabaseUrl, StoreError> {
     let inside = url.with_schema(name)?;
-    let mut conn = sqlx::PgConnection::connect(&url.expose()).await?;
+    let mut conn = PgConnection::connect(&url.expose()).await?;
     // The name of a schema cannot be a parameter of CREATE SCHEMA, so the server puts the statement together.
     sqlx::query("SELECT set_config('twiceproof.schema', $1, false)").bind(name).execute(&mut conn).await?;
     sqlx::raw_sql("DO $$ BEGIN EXECUTE format('CREATE SCHEMA %I', current_setting('twiceproof.schema')); END $$")

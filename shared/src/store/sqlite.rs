@@ -1,6 +1,6 @@
 //! Opening a SQLite file: WAL, `synchronous=FULL`, a version with the WAL-reset fix, and a check on hosts' connections.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sqlx::sqlite::{
@@ -21,7 +21,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) fn options(file: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(file)
-        .create_if_missing(true)
+        .create_if_missing(false)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(BUSY_TIMEOUT)
@@ -31,13 +31,53 @@ pub(super) fn options(file: &Path) -> SqliteConnectOptions {
 
 pub(super) async fn pool(options: &SqliteConnectOptions, connections: u32) -> Result<SqlitePool, StoreError> {
     check_version()?;
-    Ok(SqlitePoolOptions::new()
+    let pool = SqlitePoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(BUSY_TIMEOUT)
-        // The liveness check costs a round trip; a file does not go away like a server.
+        // The liveness check costs a round trip; a file that goes away is noticed by the writer.
         .test_before_acquire(false)
-        .connect_with(options.clone())
-        .await?)
+        .connect_with(options.clone().create_if_missing(true))
+        .await?;
+    // The file is made at the start or never: an empty one must not take the place of one that was deleted.
+    pool.set_connect_options(options.clone());
+    Ok(pool)
+}
+
+/// Which file a path led to, so that a deleted or replaced one is noticed: SQLite goes on writing into it.
+#[derive(Debug)]
+pub(super) struct FileId {
+    file: PathBuf,
+    id: Option<(u64, u64)>,
+}
+
+impl FileId {
+    pub(super) fn of(file: &Path) -> Self {
+        Self { file: file.to_owned(), id: Self::read(file) }
+    }
+
+    /// # Errors
+    /// [`StoreError::Unavailable`] when another file, or none, is there now.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        if self.id.is_some() && Self::read(&self.file) == self.id {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable(sqlx::Error::Io(std::io::Error::new(
+            std::io::ErrorKind::NotFound,
+            "the database file was deleted or replaced",
+        ))))
+    }
+
+    #[cfg(unix)]
+    fn read(file: &Path) -> Option<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt as _;
+        std::fs::metadata(file).ok().map(|file| (file.dev(), file.ino()))
+    }
+
+    /// Where the system does not delete open files, it is enough that there is one.
+    #[cfg(not(unix))]
+    fn read(file: &Path) -> Option<(u64, u64)> {
+        std::fs::metadata(file).ok().map(|_| (0, 0))
+    }
 }
 
 fn check_version() -> Result<(), StoreError> {

@@ -53,10 +53,11 @@ impl Tx {
     /// # Errors
     /// [`StoreError::Unknown`] when no answer came: it may have been committed. [`StoreError::TransactionFailed`] when
     /// an earlier statement had failed on PostgreSQL, where COMMIT would report success and roll back.
+    /// [`StoreError::EndedByUnit`] when a nested transaction was leaked, or its `begin()` was cancelled, which makes sqlx
+    /// roll this one back: nothing is committed.
     pub async fn commit(mut self) -> Result<(), StoreError> {
-        if self.conn().database() == super::Database::Postgres {
-            self.conn().execute("SELECT 1", &[]).await?;
-        }
+        // On PostgreSQL it fails in a failed transaction; on SQLite it waits for what a cancelled future left to be done.
+        self.conn().execute("SELECT 1", &[]).await?;
         self.commit_last_write().await
     }
 
@@ -101,13 +102,17 @@ impl<DB: sqlx::Database> Checked<DB> {
     }
 
     async fn commit(mut self) -> Result<(), StoreError> {
-        super::raw::commit::<DB>(self.get()).await.map_err(StoreError::of_commit)?;
+        super::raw::commit::<DB>(self.get()).await?;
         self.0 = None;
         Ok(())
     }
 
     async fn rollback(mut self) -> Result<(), StoreError> {
-        super::raw::rollback::<DB>(self.get()).await?;
+        if super::raw::depth::<DB>(self.get()) == 0 {
+            // It ended behind our back: what state the connection is in is anybody's guess.
+            return Err(StoreError::EndedByUnit);
+        }
+        super::raw::rollback_to::<DB>(self.get(), 0).await?;
         self.0 = None;
         Ok(())
     }
