@@ -1,7 +1,7 @@
 //! A commit whose answer never comes: it may have happened or not, and the work's own key tells.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -67,7 +67,18 @@ impl Proxy {
 async fn carry(client: TcpStream, server: TcpStream, mode: Arc<AtomicU8>, cuts: Arc<AtomicUsize>) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let back = tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+    let muted = Arc::new(AtomicBool::new(false));
+    let back = tokio::spawn({
+        let muted = Arc::clone(&muted);
+        async move {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
+                if !muted.load(Ordering::SeqCst) && to_client.write_all(&buffer[..read]).await.is_err() {
+                    break;
+                }
+            }
+        }
+    });
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
         let bytes = &buffer[..read];
@@ -75,12 +86,13 @@ async fn carry(client: TcpStream, server: TcpStream, mode: Arc<AtomicU8>, cuts: 
             let armed = mode.swap(PASS, Ordering::SeqCst);
             if armed != PASS {
                 cuts.fetch_add(1, Ordering::SeqCst);
-                // The answer must not get through, and its COMMIT must be over before the client hears of the cut.
-                back.abort();
+                // The answer must not get through, and the COMMIT must be over before the client hears of the cut.
+                muted.store(true, Ordering::SeqCst);
                 if armed == CUT_AFTER {
                     to_server.write_all(bytes).await.unwrap();
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tokio::time::sleep(Duration::from_millis(500)).await;
                 }
+                back.abort();
                 return;
             }
         }

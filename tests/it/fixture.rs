@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 use twiceproof::prove::Hop;
 use twiceproof::receiver::Receiver;
@@ -24,12 +27,12 @@ pub fn run_if_asked() {
     std::process::exit(0);
 }
 
-/// `DATABASE LISTEN TAKES DELAY`: the database, the address, how long the handler takes, and how long a request is on its
-/// way before it gets there, in milliseconds.
+/// `DATABASE LISTEN TAKES GATHER`: the database, the address, how many milliseconds the handler takes, and how many
+/// requests must be open before any of them gets there.
 async fn serve(text: &str) {
     let parts: Vec<&str> = text.split(' ').collect();
-    let [database, listen, takes, delay] = parts[..] else { panic!("{text}") };
-    let delay = Duration::from_millis(delay.parse().unwrap());
+    let [database, listen, takes, gather] = parts[..] else { panic!("{text}") };
+    let gather: usize = gather.parse().unwrap();
     let mut options = StoreOptions::default();
     options.connections = Some(16);
     let store = Store::connect(&DatabaseUrl::parse(database).unwrap(), options).await.unwrap();
@@ -37,16 +40,15 @@ async fn serve(text: &str) {
     let receiver = Receiver::new(store).source(source().build().unwrap(), handler).unwrap();
     let server = Server::bind(listen, ServerOptions::default()).await.unwrap();
     println!("listening {}", server.address());
-    let open = Arc::new(AtomicUsize::new(0));
+    let open = watch::Sender::new(0_usize);
     let router = receiver.router().layer(axum::middleware::from_fn(
         move |request: axum::extract::Request, next: axum::middleware::Next| {
-            let open = Arc::clone(&open);
+            let open = open.clone();
             async move {
-                println!("open {}", open.fetch_add(1, Ordering::SeqCst) + 1);
-                tokio::time::sleep(delay).await;
-                let response = next.run(request).await;
-                open.fetch_sub(1, Ordering::SeqCst);
-                response
+                open.send_modify(|open| *open += 1);
+                println!("open {}", *open.borrow());
+                open.subscribe().wait_for(|open| *open >= gather).await.unwrap();
+                next.run(request).await
             }
         },
     ));
@@ -58,8 +60,8 @@ async fn serve(text: &str) {
 pub struct How<'a> {
     /// How long its handler takes, holding its transaction.
     pub takes: Duration,
-    /// How long a request is on its way before the receiver sees it.
-    pub delay: Duration,
+    /// How many requests must have come before the first of them is let in; they are under way together then.
+    pub gather: usize,
     /// A kill point and its passage.
     pub kill_at: Option<&'a str>,
 }
@@ -68,6 +70,7 @@ pub struct How<'a> {
 pub struct ReceiverProcess {
     child: Child,
     open: Arc<AtomicUsize>,
+    log: Option<JoinHandle<()>>,
     pub hop: Hop,
 }
 
@@ -76,7 +79,7 @@ impl ReceiverProcess {
     pub fn start(database: &DatabaseUrl, listen: &str, how: How<'_>) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .env(ROLE, format!("{} {listen} {} {}", database.expose(), how.takes.as_millis(), how.delay.as_millis()))
+            .env(ROLE, format!("{} {listen} {} {}", database.expose(), how.takes.as_millis(), how.gather))
             .env_remove("TWICEPROOF_TEST_KILL_AT")
             .stdout(Stdio::piped());
         if let Some(place) = how.kill_at {
@@ -88,25 +91,30 @@ impl ReceiverProcess {
         let address = line.strip_prefix("listening ").unwrap_or_else(|| panic!("it said {line:?}"));
         let address: SocketAddr = address.parse().unwrap();
         let open = Arc::new(AtomicUsize::new(0));
-        let log = Arc::clone(&open);
-        std::thread::spawn(move || {
+        let count = Arc::clone(&open);
+        let log = std::thread::spawn(move || {
             for line in lines {
-                if let Some(count) = line.strip_prefix("open ").and_then(|count| count.parse().ok()) {
-                    log.store(count, Ordering::SeqCst);
+                if let Some(open) = line.strip_prefix("open ").and_then(|open| open.parse().ok()) {
+                    count.store(open, Ordering::SeqCst);
                 }
             }
         });
-        Self { child, open, hop: Hop::new(address, Duration::from_secs(60)) }
+        Self { child, open, log: Some(log), hop: Hop::new(address, Duration::from_secs(60)) }
     }
 
-    /// How many requests were open there when the last one came, as its log says.
+    /// How many requests had come there, as its log says.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
 
     /// Waits for it to end by itself.
     pub async fn ended(&mut self) -> ExitStatus {
-        ended(&mut self.child).await
+        let status = ended(&mut self.child).await;
+        // What it wrote before its end is read to the last line.
+        if let Some(log) = self.log.take() {
+            log.join().unwrap();
+        }
+        status
     }
 }
 

@@ -36,8 +36,6 @@ enum Victim {
 /// Events of each round; at least this many requests are under way when the kill comes.
 const EVENTS: usize = 100;
 const IN_FLIGHT: i64 = 32;
-/// How long requests are on their way, so that they are under way together.
-const DELAY: Duration = Duration::from_secs(1);
 
 async fn five_times(bed: Bed, victim: Victim) {
     let store = bed.db.store(None).await.unwrap();
@@ -49,7 +47,7 @@ async fn five_times(bed: Bed, victim: Victim) {
     let policy = Policy::default();
     let mut endpoint = NewEndpoint::new(tenant.clone(), format!("http://{listen}/shop"));
     endpoint.secret = Some(secret());
-    endpoint.timeout = Some(Duration::from_secs(2));
+    endpoint.timeout = Some(Duration::from_secs(4));
     Manager::new(&store, AddressPolicy::AllowPrivate, &policy).create_now(endpoint).await.unwrap();
     let publisher = Publisher::new(&store, &policy);
 
@@ -62,7 +60,7 @@ async fn five_times(bed: Bed, victim: Victim) {
         let mut receiver = ReceiverProcess::start(
             bed.db.url(),
             &listen,
-            How { delay: DELAY, kill_at: receiver_dies, ..How::default() },
+            How { gather: IN_FLIGHT as usize, kill_at: receiver_dies, ..How::default() },
         );
         let mut program = Program::start(bed.db.url(), dispatcher_dies);
         let status = match victim {
