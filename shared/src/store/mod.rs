@@ -10,6 +10,8 @@
 
 mod arg;
 mod conn;
+#[cfg(feature = "postgres")]
+mod database_clock;
 mod error;
 #[cfg(feature = "sqlite")]
 mod group;
@@ -86,7 +88,7 @@ enum Pools {
         units: tokio::sync::mpsc::Sender<Box<dyn unit::Job>>,
     },
     #[cfg(feature = "postgres")]
-    Postgres { pool: sqlx::PgPool, skew_ms: Option<i64> },
+    Postgres { pool: sqlx::PgPool, time: Option<Arc<database_clock::DatabaseClock>> },
 }
 
 /// What a [`Store`] is opened with.
@@ -127,10 +129,10 @@ impl Store {
                     postgres::check_durability(&pool).await?;
                 }
                 match given {
-                    Some(_) => (Pools::Postgres { pool, skew_ms: None }, None),
+                    Some(_) => (Pools::Postgres { pool, time: None }, None),
                     None => {
-                        let sampled = postgres::DatabaseClock::sample(&pool).await?;
-                        (Pools::Postgres { pool, skew_ms: Some(sampled.skew_ms()) }, Some(Arc::new(sampled)))
+                        let time = database_clock::DatabaseClock::start(&pool).await?;
+                        (Pools::Postgres { pool, time: Some(Arc::clone(&time)) }, Some(time))
                     }
                 }
             }
@@ -294,14 +296,14 @@ impl Store {
         &self.0.running
     }
 
-    /// Database time minus this machine's, in milliseconds, as sampled at start; `None` where the clocks are one.
+    /// Database time minus this machine's, in milliseconds, at the last sample; `None` where the clocks are one.
     #[must_use]
     pub fn clock_skew_ms(&self) -> Option<i64> {
-        match self.0.pools {
+        match &self.0.pools {
             #[cfg(feature = "sqlite")]
             Pools::Sqlite { .. } => None,
             #[cfg(feature = "postgres")]
-            Pools::Postgres { skew_ms, .. } => skew_ms,
+            Pools::Postgres { time, .. } => time.as_ref().map(|time| time.skew_ms()),
         }
     }
 

@@ -1,13 +1,12 @@
-//! Opening PostgreSQL, its durability settings, and its time.
+//! Opening PostgreSQL, its durability settings, and schemas of its own.
 
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool};
 
 use super::StoreError;
-use crate::clock::{Clock, SystemClock, Timestamp};
 
 /// How long work waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,42 +55,6 @@ pub(super) async fn check_durability(pool: &PgPool) -> Result<(), StoreError> {
         "PostgreSQL may lose acknowledged commits: {} off; switch on what is off, or allow it by name in the store's options",
         off.join(", ")
     )))
-}
-
-/// The database's time: its offset is sampled, and the process's monotonic clock carries it on.
-#[derive(Debug)]
-pub(super) struct DatabaseClock {
-    database: Timestamp,
-    sampled: Instant,
-    skew_ms: i64,
-}
-
-impl DatabaseClock {
-    pub(super) async fn sample(pool: &PgPool) -> Result<Self, StoreError> {
-        let mut conn = pool.acquire().await?;
-        let asked = Instant::now();
-        let millis: i64 = sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
-            .fetch_one(&mut *conn)
-            .await?;
-        // The answer was made about half a round trip ago.
-        let database = Timestamp::from_millis(millis).plus(asked.elapsed() / 2);
-        let skew_ms = database.as_millis() - SystemClock.now().as_millis();
-        if skew_ms.abs() > 1_000 {
-            tracing::warn!(skew_ms, "the database's clock and this machine's differ; the database's is used");
-        }
-        Ok(Self { database, sampled: Instant::now(), skew_ms })
-    }
-
-    /// Database time minus this machine's, in milliseconds, when it was sampled.
-    pub(super) fn skew_ms(&self) -> i64 {
-        self.skew_ms
-    }
-}
-
-impl Clock for DatabaseClock {
-    fn now(&self) -> Timestamp {
-        self.database.plus(self.sampled.elapsed())
-    }
 }
 
 /// Makes a schema and returns the address in which all tables are looked up there.

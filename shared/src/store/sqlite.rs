@@ -12,8 +12,8 @@ use super::StoreError;
 /// Writers take the write lock at once: a transaction that reads first cannot be upgraded after another's commit.
 pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
 
-/// The first version in which a checkpoint cannot race a commit (WAL-reset fix).
-const OLDEST_SAFE: i32 = 3_051_003;
+/// The first version in which a checkpoint cannot race a commit (WAL-reset fix), as SQLite numbers it.
+const OLDEST_SAFE: i64 = 3_051_003;
 
 /// How long a statement waits for a lock that another process holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,7 +30,6 @@ pub(super) fn options(file: &Path) -> SqliteConnectOptions {
 }
 
 pub(super) async fn pool(options: &SqliteConnectOptions, connections: u32) -> Result<SqlitePool, StoreError> {
-    check_version()?;
     let pool = SqlitePoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(BUSY_TIMEOUT)
@@ -38,6 +37,7 @@ pub(super) async fn pool(options: &SqliteConnectOptions, connections: u32) -> Re
         .test_before_acquire(false)
         .connect_with(options.clone().create_if_missing(true))
         .await?;
+    check_version(&pool).await?;
     // The file is made at the start or never: an empty one must not take the place of one that was deleted.
     pool.set_connect_options(options.clone());
     Ok(pool)
@@ -80,14 +80,17 @@ impl FileId {
     }
 }
 
-fn check_version() -> Result<(), StoreError> {
-    // The linked library is the pinned one; the constant is what it was built from.
-    if libsqlite3_sys::SQLITE_VERSION_NUMBER < OLDEST_SAFE {
-        return Err(StoreError::refused(
-            "the linked SQLite is older than 3.51.3, where a checkpoint can lose committed data; link a newer one",
-        ));
+/// Asks the library itself: what was linked in the end may be another one than the build meant.
+async fn check_version(pool: &SqlitePool) -> Result<(), StoreError> {
+    let version: String = sqlx::query_scalar("SELECT sqlite_version()").fetch_one(pool).await?;
+    let number =
+        version.split('.').take(3).try_fold(0, |sum: i64, part| part.parse::<i64>().map(|part| sum * 1_000 + part));
+    if number.is_ok_and(|number| number >= OLDEST_SAFE) {
+        return Ok(());
     }
-    Ok(())
+    Err(StoreError::refused(format!(
+        "the linked SQLite is {version}; before 3.51.3 a checkpoint can lose committed data: link a newer one"
+    )))
 }
 
 /// Checks a host's connection, before we write through it, for what "accepted means durable" needs.
