@@ -42,11 +42,9 @@ impl Pace {
     /// There was none: waits for a wake-up, at most the current poll interval, which doubles.
     pub async fn rest(&mut self) {
         self.trouble = None;
-        let most = self.idle;
-        self.idle = (self.idle * 2).min(LONGEST);
-        if tokio::time::timeout(most, self.sleeper.woken()).await.is_ok() {
-            self.idle = SHORTEST;
-        }
+        let woken = tokio::time::timeout(self.idle, self.sleeper.woken()).await.is_ok();
+        // Only a pause that was slept through makes the next one longer: a busy worker gives up many.
+        self.idle = if woken { SHORTEST } else { (self.idle * 2).min(LONGEST) };
     }
 
     /// The look failed: waits longer each time, up to 5 s, whatever wakes it.
@@ -65,7 +63,7 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pace, SHORTEST};
+    use super::{Duration, Pace, SHORTEST};
     use crate::store::Waker;
 
     #[tokio::test(start_paused = true)]
@@ -77,6 +75,22 @@ mod tests {
         let started = tokio::time::Instant::now();
         pace.rest().await;
         assert!(started.elapsed() < SHORTEST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_that_is_given_up_makes_the_next_one_no_longer() {
+        let mut pace = Pace::new(Waker::new().sleeper());
+        for _ in 0..10 {
+            pace.look();
+            tokio::select! {
+                biased;
+                () = pace.rest() => panic!("nothing woke it"),
+                () = std::future::ready(()) => {}
+            }
+        }
+        let started = tokio::time::Instant::now();
+        pace.rest().await;
+        assert!(started.elapsed() <= SHORTEST + Duration::from_millis(1), "{:?}", started.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
