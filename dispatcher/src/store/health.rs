@@ -50,7 +50,7 @@ pub(super) async fn update(conn: &mut Conn<'_>, signs: &[Sign<'_>], now: Timesta
                  state = iif(r.value ->> 'gone', 'disabled', e.state)
              FROM json_each($1) r
              WHERE e.tenant = r.value ->> 'tenant' AND e.id = r.value ->> 'endpoint'
-               AND (r.value ->> 'failures' > 0 OR e.failures_in_row > 0
+               AND (r.value ->> 'gone' OR r.value ->> 'failures' > 0 OR e.failures_in_row > 0
                     OR coalesce(e.last_success_at, 0) < r.value ->> 'well_at' - 1000)"
         }
         // Differs because workers meet here: the rows are locked in the order of their keys.
@@ -60,7 +60,8 @@ pub(super) async fn update(conn: &mut Conn<'_>, signs: &[Sign<'_>], now: Timesta
                  FROM json_to_recordset($1::json) AS r
                      (tenant text, endpoint text, well_at bigint, ill_at bigint, failures bigint, gone boolean)
                  JOIN twiceproof_endpoints e ON e.tenant = r.tenant AND e.id = r.endpoint
-                 WHERE r.failures > 0 OR e.failures_in_row > 0 OR coalesce(e.last_success_at, 0) < r.well_at - 1000
+                 WHERE r.gone OR r.failures > 0 OR e.failures_in_row > 0
+                     OR coalesce(e.last_success_at, 0) < r.well_at - 1000
                  ORDER BY e.tenant, e.id FOR UPDATE OF e)
              UPDATE twiceproof_endpoints e SET
                  last_success_at = greatest(e.last_success_at, t.well_at),
@@ -112,7 +113,10 @@ fn summaries<'a>(signs: &[Sign<'a>]) -> Vec<Summary<'a>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::fixtures::bed::{Bed, tenant};
 
     #[test]
     fn failures_are_counted_from_the_last_success_of_a_batch() {
@@ -128,5 +132,23 @@ mod tests {
         let seen: Vec<_> =
             summaries.iter().map(|one| (one.endpoint, one.well_at, one.ill_at, one.failures, one.gone)).collect();
         assert_eq!(seen, [("a", Some(3), Some(4), 1, false), ("b", None, Some(6), 2, true)]);
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_that_is_gone_is_disabled_even_where_a_later_answer_of_the_batch_was_a_success() {
+        let bed = Bed::new().await;
+        let endpoint = bed.endpoint("http://127.0.0.1:9/hooks").await;
+        let tenant = tenant();
+        let now = bed.store.now();
+        let sign = |verdict, millis| {
+            let at = now.plus(Duration::from_millis(millis));
+            Sign { tenant: tenant.as_str(), endpoint: &endpoint, verdict, at }
+        };
+        let mut tx = bed.store.begin().await.unwrap();
+        update(&mut tx.conn(), &[sign(Verdict::Well, 0)], now).await.unwrap();
+        update(&mut tx.conn(), &[sign(Verdict::Gone, 1), sign(Verdict::Well, 2)], now).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut reader = bed.store.read().await.unwrap();
+        assert!(!bed.manager().get(&mut reader.conn(), &tenant, &endpoint).await.unwrap().enabled);
     }
 }
