@@ -15,6 +15,7 @@ pub fn register(suite: &mut Suite) {
     suite.postgres("commits::rel_b49_an_unknown_commit_that_happened_is_answered_from_the_ledger", happened);
     suite.postgres("commits::rel_b49_an_unknown_commit_that_did_not_happen_runs_again", did_not_happen);
     suite.postgres("commits::a_host_is_told_that_its_commit_is_unknown", host_told);
+    suite.postgres("commits::an_unknown_commit_stays_unknown_while_the_database_is_away", away);
 }
 
 /// What the proxy does with the next COMMIT.
@@ -30,6 +31,8 @@ struct Proxy {
     url: DatabaseUrl,
     mode: Arc<AtomicU8>,
     cuts: Arc<AtomicUsize>,
+    /// New connections are closed at once.
+    away: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -41,9 +44,13 @@ impl Proxy {
         let own = listener.local_addr().unwrap().to_string();
         let url = DatabaseUrl::parse(&text.replace(&server, &own)).unwrap();
         let (mode, cuts) = (Arc::new(AtomicU8::new(PASS)), Arc::new(AtomicUsize::new(0)));
-        let proxy = Self { url, mode: Arc::clone(&mode), cuts: Arc::clone(&cuts) };
+        let away = Arc::new(AtomicBool::new(false));
+        let proxy = Self { url, mode: Arc::clone(&mode), cuts: Arc::clone(&cuts), away: Arc::clone(&away) };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                if away.load(Ordering::SeqCst) {
+                    continue;
+                }
                 let server = TcpStream::connect(&server).await.unwrap();
                 tokio::spawn(carry(client, server, Arc::clone(&mode), Arc::clone(&cuts)));
             }
@@ -143,4 +150,23 @@ async fn host_told(bed: Bed) {
         assert!(matches!(result, Err(StoreError::Unknown(_))), "{result:?}");
         assert_eq!(effects(&direct).await.len(), expected);
     }
+}
+
+async fn away(bed: Bed) {
+    let direct = bed.db.store(None).await.unwrap();
+    make_effects(&direct).await;
+    let proxy = Proxy::start(bed.db.url()).await;
+    let mut options = StoreOptions::default();
+    options.connections = Some(1);
+    let store = Store::connect(&proxy.url, options).await.unwrap();
+    proxy.arm(CUT_AFTER);
+    // The one connection that there is gets cut, and no other can be made to look the work up.
+    proxy.away.store(true, Ordering::SeqCst);
+    let unit = store.run(|conn| {
+        Box::pin(async move { conn.execute(crate::kit::ADD_EFFECT, &["msg".into(), b"x".as_slice().into()]).await })
+    });
+    let result: Result<u64, StoreError> = unit.await;
+    assert_eq!(proxy.cuts(), 1, "the cut bit");
+    assert!(matches!(result, Err(StoreError::Unknown(_))), "it was committed, but the unit got {result:?}");
+    assert_eq!(effects(&direct).await.len(), 1);
 }

@@ -140,6 +140,7 @@ const ONLY_SQLITE: &[&str] = &[
 /// Tests about what only PostgreSQL has: failed transactions, advisory locks, a server that goes away.
 const ONLY_POSTGRES: &[&str] = &[
     "commits::a_host_is_told_that_its_commit_is_unknown",
+    "commits::an_unknown_commit_stays_unknown_while_the_database_is_away",
     "commits::rel_b49_an_unknown_commit_that_did_not_happen_runs_again",
     "commits::rel_b49_an_unknown_commit_that_happened_is_answered_from_the_ledger",
     "hostile::a_host_commit_of_a_failed_transaction_is_an_error",

@@ -71,6 +71,15 @@ impl StoreError {
             other => other,
         }
     }
+
+    /// This error, where it kept us from looking up what became of an earlier COMMIT.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn while_unknown(self) -> Self {
+        match self {
+            Self::Busy(cause) | Self::Unavailable(cause) => Self::Unknown(cause),
+            other => other,
+        }
+    }
 }
 
 impl From<sqlx::Error> for StoreError {

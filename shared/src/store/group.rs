@@ -90,19 +90,22 @@ impl Writer {
             }
             next = jobs.try_recv().ok();
         }
-        if whole && conn.commit().await.is_ok() {
-            ran.into_iter().for_each(Job::deliver);
-            return;
+        let mut unknown = false;
+        if whole {
+            match conn.commit().await {
+                Ok(()) => return ran.into_iter().for_each(Job::deliver),
+                Err(error) => unknown = matches!(error, StoreError::Unknown(_)),
+            }
         }
         tracing::warn!(units = ran.len(), "a group commit broke; its units run again one by one");
         self.close().await;
         for job in ran {
-            self.alone(job).await;
+            self.alone(job, unknown).await;
         }
     }
 
-    /// Runs one unit of a broken batch in a transaction of its own.
-    async fn alone(&mut self, mut job: Box<dyn Job>) {
+    /// Runs one unit of a broken batch in a transaction of its own. `unknown`: the batch may have been committed.
+    async fn alone(&mut self, mut job: Box<dyn Job>, mut unknown: bool) {
         let mut last = StoreError::EndedByUnit;
         for _ in 0..TRIES_ALONE {
             let conn = match self.begin().await {
@@ -116,7 +119,10 @@ impl Writer {
             if matches!(ended, Ended::WithUs) {
                 match conn.commit().await {
                     Ok(()) => return job.deliver(),
-                    Err(error) => last = error,
+                    Err(error) => {
+                        unknown |= matches!(error, StoreError::Unknown(_));
+                        last = error;
+                    }
                 }
             } else {
                 last = StoreError::EndedByUnit;
@@ -127,7 +133,11 @@ impl Writer {
             }
         }
         // The unit's own error says more than ours.
-        if job.failed() { job.deliver() } else { job.fail(last) }
+        if job.failed() {
+            job.deliver();
+        } else {
+            job.fail(if unknown { last.while_unknown() } else { last });
+        }
     }
 
     /// The connection, inside a fresh outer transaction.

@@ -196,9 +196,14 @@ impl Store {
         E: From<StoreError>,
     {
         let mut tries = 0;
+        // A commit that is unknown stays so until a later run has looked: not to reach the database is no answer.
+        let mut unknown: Option<StoreError> = None;
         loop {
             tries += 1;
-            let mut tx = self.begin().await?;
+            let mut tx = match self.begin().await {
+                Ok(tx) => tx,
+                Err(error) => return Err(unknown.unwrap_or(error).into()),
+            };
             let mut conn = tx.conn();
             let run = AssertUnwindSafe(reentrancy::inside(work(&mut conn))).catch_unwind();
             let result = run.await.unwrap_or_else(|_| Err(StoreError::Panicked.into()));
@@ -207,21 +212,33 @@ impl Store {
                 Err(error) => {
                     // A rollback that is not acknowledged closes the connection, which rolls back too. It waits behind
                     // a statement that the unit left running, and the caller shall not wait with it.
-                    match tokio::time::timeout(ROLLBACK_WAIT, tx.rollback()).await {
-                        Ok(Ok(())) => {}
-                        Ok(Err(rollback)) => tracing::warn!(%rollback, "a rollback failed; the connection was closed"),
-                        Err(_) => tracing::warn!("a rollback was not acknowledged in time; the connection was closed"),
-                    }
-                    return Err(error);
+                    let reached = match tokio::time::timeout(ROLLBACK_WAIT, tx.rollback()).await {
+                        Ok(Ok(())) => true,
+                        Ok(Err(rollback)) => {
+                            tracing::warn!(%rollback, "a rollback failed; the connection was closed");
+                            matches!(rollback, StoreError::EndedByUnit)
+                        }
+                        Err(_) => {
+                            tracing::warn!("a rollback was not acknowledged in time; the connection was closed");
+                            false
+                        }
+                    };
+                    return Err(match unknown {
+                        Some(unknown) if !reached => unknown.into(),
+                        _ => error,
+                    });
                 }
             };
             match tx.commit_last_write().await {
                 Ok(()) => return Ok(value),
                 Err(error) if error.is_retryable() && tries < TRIES => {
                     tracing::warn!(%error, tries, "running a unit of work again, which looks its key up");
+                    if matches!(error, StoreError::Unknown(_)) {
+                        unknown = Some(error);
+                    }
                     tokio::time::sleep(Duration::from_millis(50) * tries).await;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(unknown.unwrap_or(error).into()),
             }
         }
     }
