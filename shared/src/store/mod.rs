@@ -266,9 +266,9 @@ impl Store {
     pub async fn read(&self) -> Result<Reader, StoreError> {
         Ok(match &self.0.pools {
             #[cfg(feature = "sqlite")]
-            Pools::Sqlite { pool, .. } => Reader::Sqlite(pool.acquire().await?),
+            Pools::Sqlite { pool, .. } => Reader(Lent::Sqlite(pool.acquire().await?)),
             #[cfg(feature = "postgres")]
-            Pools::Postgres { pool, .. } => Reader::Postgres(pool.acquire().await?),
+            Pools::Postgres { pool, .. } => Reader(Lent::Postgres(pool.acquire().await?)),
         })
     }
 
@@ -351,11 +351,12 @@ impl std::fmt::Debug for Store {
 
 /// A connection for reads, outside any transaction; it goes back to its pool on drop.
 #[derive(Debug)]
-pub enum Reader {
-    /// Of a SQLite pool.
+pub struct Reader(Lent);
+
+#[derive(Debug)]
+enum Lent {
     #[cfg(feature = "sqlite")]
     Sqlite(sqlx::pool::PoolConnection<sqlx::Sqlite>),
-    /// Of a PostgreSQL pool.
     #[cfg(feature = "postgres")]
     Postgres(sqlx::pool::PoolConnection<sqlx::Postgres>),
 }
@@ -363,11 +364,11 @@ pub enum Reader {
 impl Reader {
     /// The connection.
     pub fn conn(&mut self) -> Conn<'_> {
-        match self {
+        match &mut self.0 {
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(conn) => Conn::from(&mut **conn),
+            Lent::Sqlite(conn) => Conn::from(&mut **conn),
             #[cfg(feature = "postgres")]
-            Self::Postgres(conn) => Conn::from(&mut **conn),
+            Lent::Postgres(conn) => Conn::from(&mut **conn),
         }
     }
 }
