@@ -2,8 +2,8 @@
 //!
 //! `axum::serve` waits for ever: for the rest of a request's head, for one more connection, for the last answer. Here
 //! the head has a deadline, which also ends idle kept-alive connections; a peer that does not read its answers is cut;
-//! connections are capped, the next ones wait in the kernel's queue; and after a shutdown answers under way get a bounded time. How long a body may idle is the
-//! receiver's decision, because only it knows the size limit.
+//! connections are capped, the next ones wait in the kernel's queue; and after a shutdown answers under way get a
+//! bounded time. How long a body may idle is the receiver's decision, because only it knows the size limit.
 
 mod stall;
 
