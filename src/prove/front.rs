@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -13,6 +14,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use super::hop::{Answer, Message};
+
+/// Pause after the system refused a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The keeper closed the connection without an answer.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +49,11 @@ impl Front {
             let mut connections = JoinSet::new();
             loop {
                 while connections.try_join_next().is_some() {}
-                let Ok((stream, _)) = listener.accept().await else { continue };
+                let Ok((stream, _)) = listener.accept().await else {
+                    // Out of files, most likely: without a pause this loop would keep those from being closed.
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                };
                 let keeper = Arc::clone(&keeper);
                 connections.spawn(async move {
                     let service = service_fn(move |request| answer(request, Arc::clone(&keeper)));
