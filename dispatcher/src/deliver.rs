@@ -107,7 +107,7 @@ impl Dispatcher {
     /// When the claim fails, or when the results could not be recorded before their leases were over; they are sent again
     /// then.
     pub async fn step(&mut self) -> Result<Step, StoreError> {
-        worker::tidy(self.store()).await?;
+        self.tidy().await?;
         let claimed = self.claim(self.slots(), HashMap::new()).await?;
         let count = claimed.deliveries.len();
         let mails = units::load(self.store(), claimed.deliveries).await?;
@@ -127,6 +127,11 @@ impl Dispatcher {
     /// Ends the worker without a [`run`](Self::run). Dropping it does the same, but leaves its row for others to tidy up.
     pub async fn stop(self) {
         self.retire().await;
+    }
+
+    /// Moves on what no claim moves.
+    async fn tidy(&self) -> Result<u64, StoreError> {
+        worker::tidy(self.store(), &self.worker).await
     }
 
     /// Claims deliveries for `free` slots, given what each endpoint has under way already.

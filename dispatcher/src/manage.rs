@@ -159,7 +159,8 @@ impl Manager {
         secret: &Secret,
     ) -> Result<(), ManageError> {
         let now = self.store.now();
-        endpoints::find(conn, key.tenant, key.endpoint).await?.ok_or(ManageError::NotFound)?;
+        // Held until the end of the transaction: two callers at once must not pass the limit together.
+        found(endpoints::touch(conn, key.tenant, key.endpoint, now).await?)?;
         if let Some((bytes,)) = secrets::find(conn, key).await? {
             return if bytes == secret.expose() { Ok(()) } else { Err(ManageError::SecretIdTaken) };
         }

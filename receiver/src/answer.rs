@@ -70,7 +70,9 @@ impl IntoResponse for IngestError {
             Self::Refused(refusal) => problem(status_of_refusal(&refusal), &refusal.to_string()),
             Self::TooLate => unavailable("the event could not be stored now"),
             Self::Effect(EffectError::MissedDeadline) => unavailable("the event could not be processed in time"),
-            Self::Effect(EffectError::Store(error)) | Self::Store(error) if error.is_retryable() => {
+            Self::Effect(EffectError::Store(error)) | Self::Store(error)
+                if error.is_retryable() || matches!(error, StoreError::Closed) =>
+            {
                 unavailable("the event could not be stored now")
             }
             Self::Effect(EffectError::Failed(cause)) if is_retryable(&cause) => {

@@ -70,6 +70,7 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     let seed = args.seed.unwrap_or_else(|| Random::from_system().below(u64::from(u32::MAX)));
     let mut options = DemoOptions::new(database.clone(), seed);
     options.orders = args.events.unwrap_or(options.orders);
+    options.keep = args.keep;
     options.sabotage = args.sabotage.map(|protection| match protection {
         Protection::Ledger => Sabotage::Ledger,
         Protection::Transaction => Sabotage::Transaction,
@@ -80,8 +81,10 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     let meter = Meter::new();
     let report = twiceproof::demo::run(options, |progress| meter.show(progress)).await;
     meter.clear();
-    let kept = args.keep.then(|| keep(folder, global.database.is_none()));
-    let report = report.context("the demo could not be run to its end")?;
+    let report = report.context("the demo could not be run to its end");
+    let kept =
+        args.keep.then(|| keep(folder, report.as_ref().ok().and_then(|report| report.schema.as_deref()), &database));
+    let report = report?;
     output::line(&report)?;
     if let Some(kept) = kept {
         output::line(kept)?;
@@ -89,12 +92,17 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     Ok(if report.is_proof() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Keeps the folder with the database, if the demo ran in one.
-fn keep(folder: TempDir, on_sqlite: bool) -> String {
-    if on_sqlite {
-        format!("kept in {}", folder.keep().join(FILE).display())
-    } else {
-        "kept in the newest schema twiceproof_demo_… of that database".to_owned()
+/// Keeps the database, and says where it is.
+fn keep(folder: TempDir, schema: Option<&str>, database: &DatabaseUrl) -> String {
+    match (schema, database.file()) {
+        (Some(schema), _) => format!("kept in the schema {schema} of {database}"),
+        (None, Some(file)) => {
+            let kept = format!("kept in {}", file.display());
+            // A file that was named by --database lies elsewhere and stays anyway.
+            let _ = folder.keep();
+            kept
+        }
+        (None, None) => "nothing was kept".to_owned(),
     }
 }
 

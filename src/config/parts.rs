@@ -3,7 +3,7 @@
 use twiceproof_dispatcher::{AddressPolicy, Policy, Schedule};
 use twiceproof_receiver::SourceBuilder;
 
-use super::Config;
+use super::{Config, Origin};
 
 impl Config {
     /// Retry schedule, horizon, timeout, lease and slots, for the dispatcher.
@@ -32,8 +32,12 @@ impl Config {
             .tolerance(self.receiver.tolerance)
             .body_limit(self.receiver.body_limit)
             .in_flight_wait(self.receiver.in_flight_wait)
-            .sender_resends(self.retention.resend_window)
-            .retention(self.retention.ledger);
+            .sender_resends(self.retention.resend_window);
+        // The default is a least: a source whose sender repeats for longer keeps its keys for longer by itself.
+        let source = match self.origin("retention.ledger") {
+            Origin::Default => source,
+            _ => source.retention(self.retention.ledger),
+        };
         if self.retention.allow_short { source.accept_short_retention() } else { source }
     }
 }

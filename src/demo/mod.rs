@@ -47,13 +47,15 @@ pub struct DemoOptions {
     pub orders: usize,
     /// The protection to leave out.
     pub sabotage: Option<Sabotage>,
+    /// Keep the schema that is made on PostgreSQL; else it is dropped at the end.
+    pub keep: bool,
 }
 
 impl DemoOptions {
     /// 600 orders and every protection.
     #[must_use]
     pub fn new(database: DatabaseUrl, seed: u64) -> Self {
-        Self { database, seed, orders: 600, sabotage: None }
+        Self { database, seed, orders: 600, sabotage: None, keep: false }
     }
 }
 
@@ -121,7 +123,7 @@ pub async fn run(options: DemoOptions, progress: impl Fn(Progress)) -> Result<Re
     let started = Instant::now();
     let (seed, orders, sabotage) = (options.seed, options.orders, options.sabotage);
     let random = Random::seeded(options.seed);
-    let store = open(&options, &random).await?;
+    let (store, schema) = open(&options, &random).await?;
     let tenant = Key::new("demo").map_err(|error| DemoError::Setup(error.into()))?;
     let secret = Secret::generate(&random);
     let deck = Arc::new(deck::deal(orders, &random));
@@ -142,14 +144,14 @@ pub async fn run(options: DemoOptions, progress: impl Fn(Progress)) -> Result<Re
         receiver.serve(router, async move { stop.cancelled().await })
     });
 
-    let options = dispatcher_options(sabotage);
-    let policy = options.policy.clone();
+    let dispatching = dispatcher_options(sabotage);
+    let policy = dispatching.policy.clone();
     let manager = Manager::new(&store, AddressPolicy::AllowPrivate, &policy);
     let mut endpoint = NewEndpoint::new(tenant.clone(), format!("http://{}{}", front.address(), invoices::PATH));
     endpoint.event_types = vec![shop::EVENT_TYPE.to_owned()];
     endpoint.secret = Some(secret);
     manager.create_now(endpoint).await.map_err(|error| DemoError::Setup(error.into()))?;
-    let dispatcher = Dispatcher::start(&store, options).await?;
+    let dispatcher = Dispatcher::start(&store, dispatching).await?;
     let delivering = tokio::spawn({
         let stop = stop.clone();
         async move { dispatcher.run(stop.cancelled_owned()).await }
@@ -168,27 +170,34 @@ pub async fn run(options: DemoOptions, progress: impl Fn(Progress)) -> Result<Re
     delivering.await.map_err(|_| DemoError::Panicked)?;
     serving.await.map_err(|_| DemoError::Panicked)?;
     let counts = store::count(&store).await?;
-    Ok(Report { seed, sabotage, counts, elapsed: started.elapsed() })
+    let elapsed = started.elapsed();
+    store.close().await;
+    #[cfg(feature = "postgres")]
+    if let (Some(schema), false) = (&schema, options.keep) {
+        twiceproof_shared::store::drop_schema(&options.database, schema).await?;
+    }
+    Ok(Report { seed, sabotage, counts, elapsed, schema: schema.filter(|_| options.keep) })
 }
 
-async fn open(options: &DemoOptions, random: &Random) -> Result<Store, DemoError> {
-    let database = options.database.clone();
+/// The store and, on PostgreSQL, the name of the schema that was made for it.
+async fn open(options: &DemoOptions, random: &Random) -> Result<(Store, Option<String>), DemoError> {
+    #[cfg_attr(not(feature = "postgres"), expect(unused_mut, reason = "only PostgreSQL has schemas"))]
+    let (mut database, mut schema) = (options.database.clone(), None);
     #[cfg(feature = "postgres")]
-    let database = if database.file().is_none() {
+    if database.file().is_none() {
         // A name of its own, so that the demo can be run again and again beside whatever is there.
         let mut suffix = [0; 8];
         Random::from_system().fill(&mut suffix);
         let name = format!("twiceproof_demo_{:016x}", u64::from_be_bytes(suffix));
-        twiceproof_shared::store::create_schema(&database, &name).await?
-    } else {
-        database
-    };
+        database = twiceproof_shared::store::create_schema(&database, &name).await?;
+        schema = Some(name);
+    }
     let mut store_options = StoreOptions::default();
     store_options.random = Some(random.clone());
     let store = Store::connect(&database, store_options).await?;
     store.migrate().await?;
     store::create(&store).await?;
-    Ok(store)
+    Ok((store, schema))
 }
 
 fn dispatcher_options(sabotage: Option<Sabotage>) -> DispatcherOptions {

@@ -40,6 +40,8 @@ pub struct Report {
     pub counts: Counts,
     /// From the first order to the last answer.
     pub elapsed: Duration,
+    /// The schema that was kept on PostgreSQL.
+    pub schema: Option<String>,
 }
 
 impl Report {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use twiceproof_dispatcher::{NewEvent, PublishError, Publisher};
@@ -13,6 +14,9 @@ use super::{DemoError, store as tables};
 
 /// How many orders are placed at a time.
 const CLERKS: usize = 8;
+
+/// How long a clerk waits before an order that the database did not take is placed again.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The type of the events.
 pub const EVENT_TYPE: &str = "order.placed";
@@ -60,23 +64,38 @@ async fn place(
     roll_back: bool,
 ) -> Result<(), DemoError> {
     loop {
-        let mut tx = store.begin().await?;
-        let (published, wake) = publisher.publish(&mut tx.conn(), event.clone()).await?;
-        tables::add_order(&mut tx.conn(), number, published.id.as_ref()).await?;
-        if roll_back {
-            tx.rollback().await?;
-            return Ok(tables::note_fault(store, Fault::RolledBack, published.id.to_string()).await?);
-        }
-        match tx.commit().await {
-            Ok(()) => {
-                wake.send();
-                return Ok(());
-            }
+        match try_place(store, publisher, number, &event, roll_back).await {
             // Running it again looks the uid up.
-            Err(error) if error.is_retryable() => {}
-            Err(error) => return Err(error.into()),
+            Err(DemoError::Store(error) | DemoError::Publish(PublishError::Store(error))) if error.is_retryable() => {
+                tracing::debug!(%error, number, "placing an order again");
+                tokio::time::sleep(PAUSE).await;
+            }
+            other => return other,
         }
     }
+}
+
+async fn try_place(
+    store: &Store,
+    publisher: &Publisher,
+    number: i64,
+    event: &NewEvent,
+    roll_back: bool,
+) -> Result<(), DemoError> {
+    let mut tx = store.begin().await?;
+    let (published, wake) = publisher.publish(&mut tx.conn(), event.clone()).await?;
+    if !published.fresh {
+        // An earlier try was committed after all, and its order with it.
+        return Ok(tx.rollback().await?);
+    }
+    tables::add_order(&mut tx.conn(), number, published.id.as_ref()).await?;
+    if roll_back {
+        tx.rollback().await?;
+        return Ok(tables::note_fault(store, Fault::RolledBack, published.id.to_string()).await?);
+    }
+    tx.commit().await?;
+    wake.send();
+    Ok(())
 }
 
 impl From<PublishError> for DemoError {

@@ -69,6 +69,7 @@ pub struct How<'a> {
 /// A receiver in a process of its own. It is killed on drop.
 pub struct ReceiverProcess {
     child: Child,
+    pub address: SocketAddr,
     open: Arc<AtomicUsize>,
     log: Option<JoinHandle<()>>,
     pub hop: Hop,
@@ -99,7 +100,7 @@ impl ReceiverProcess {
                 }
             }
         });
-        Self { child, open, log: Some(log), hop: Hop::new(address, Duration::from_secs(60)) }
+        Self { child, address, open, log: Some(log), hop: Hop::new(address, Duration::from_secs(60)) }
     }
 
     /// How many requests had come there, as its log says.

@@ -145,6 +145,7 @@ const ONLY_POSTGRES: &[&str] = &[
     "commits::rel_b49_an_unknown_commit_that_happened_is_answered_from_the_ledger",
     "hostile::a_host_commit_of_a_failed_transaction_is_an_error",
     "hostile::statements_that_were_given_up_do_not_stay_on_the_server",
+    "kill::rel_b26_a_worker_stopped_past_its_lease_changes_nothing_when_it_goes_on",
     "ledger::a_failed_transaction_cannot_finish",
     "ledger::an_uncommitted_twin_is_in_flight_without_waiting",
     "receive::a_handler_that_commits_by_itself_is_never_run_again",

@@ -24,6 +24,7 @@ pub fn register(suite: &mut Suite) {
     suite.both("kill::rel_b01_after_the_effect_before_its_commit_it_happens_once", |bed| {
         five_times(bed, Victim::Receiver("effect_before_commit"))
     });
+    suite.postgres("kill::rel_b26_a_worker_stopped_past_its_lease_changes_nothing_when_it_goes_on", stopped);
 }
 
 /// Who is killed, and where.
@@ -89,6 +90,47 @@ async fn five_times(bed: Bed, victim: Victim) {
     }
 }
 
+/// A worker is stopped with 32 requests under way; another takes them over and finishes; then the first goes on.
+async fn stopped(bed: Bed) {
+    let store = bed.db.store(None).await.unwrap();
+    make_effects(&store).await;
+    let tenant = Key::new("default").unwrap();
+    // The receiver lets nobody in before the other worker's requests have come as well.
+    let how = How { gather: IN_FLIGHT as usize + 1, ..How::default() };
+    let receiver = ReceiverProcess::start(bed.db.url(), "127.0.0.1:0", how);
+    let policy = Policy::default();
+    let mut endpoint = NewEndpoint::new(tenant.clone(), format!("http://{}/shop", receiver.address));
+    endpoint.secret = Some(secret());
+    endpoint.timeout = Some(Duration::from_secs(4));
+    Manager::new(&store, AddressPolicy::AllowPrivate, &policy).create_now(endpoint).await.unwrap();
+    let publisher = Publisher::new(&store, &policy);
+    for number in 0..IN_FLIGHT {
+        let event = NewEvent::json(tenant.clone(), "order.placed", format!(r#"{{"order":{number}}}"#));
+        publisher.publish_now(event).await.unwrap();
+    }
+    let first = Program::start(bed.db.url(), None);
+    while (receiver.open() as i64) < IN_FLIGHT {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    first.signal("STOP");
+    let second = Program::start(bed.db.url(), None);
+    all_delivered(&store).await;
+    first.signal("CONT");
+    let late = "SELECT count(*) FROM twiceproof_attempts WHERE late = 1";
+    let patience = Instant::now() + Duration::from_secs(60);
+    loop {
+        let (count,): (i64,) = store.read().await.unwrap().conn().fetch_one(late, &[]).await.unwrap();
+        if count == IN_FLIGHT {
+            break;
+        }
+        assert!(Instant::now() < patience, "{count} of {IN_FLIGHT} attempts were kept as late");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(deliveries(&store, "delivered").await, IN_FLIGHT, "what it recorded changed nothing");
+    assert_eq!(effects(&store).await.len() as i64, IN_FLIGHT);
+    drop((first, second));
+}
+
 async fn publish(publisher: &Publisher, tenant: &Key, round: usize) -> usize {
     for number in 0..EVENTS {
         let event = NewEvent::json(tenant.clone(), "order.placed", format!(r#"{{"order":"{round}-{number}"}}"#));
@@ -142,6 +184,11 @@ impl Program {
 
     pub async fn ended(&mut self) -> ExitStatus {
         ended(&mut self.0).await
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status().unwrap();
+        assert!(sent.success());
     }
 }
 

@@ -16,7 +16,7 @@ use twiceproof_shared::store::StoreError;
 use twiceproof_shared::worker::Pace;
 
 use super::attempt::{Ended, Mail};
-use super::{Dispatcher, units, worker};
+use super::{Dispatcher, units};
 use crate::store::claim::{Claimed, ClaimedDelivery};
 use crate::store::record::{Finished, Recorded};
 
@@ -254,7 +254,7 @@ impl Rounds {
     }
 
     async fn tidy(&self) {
-        if let Err(error) = worker::tidy(self.dispatcher.store()).await {
+        if let Err(error) = self.dispatcher.tidy().await {
             tracing::warn!(%error, "what other workers left behind was not moved");
         }
     }

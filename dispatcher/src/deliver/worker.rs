@@ -6,9 +6,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
+use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::store::{Database, Store, StoreError};
 
@@ -32,6 +34,34 @@ pub(super) struct Worker {
     /// Held on SQLite.
     _lock: Option<WorkerLock>,
     heart: Option<AbortHandle>,
+    pulse: Arc<Pulse>,
+}
+
+/// When this worker could last give a sign of life, and how long it does not judge others by theirs: after an outage of
+/// the database all signs are old, also those of the living.
+#[derive(Debug)]
+struct Pulse {
+    last: AtomicI64,
+    judges_from: AtomicI64,
+}
+
+impl Pulse {
+    fn new(now: Timestamp) -> Self {
+        Self { last: AtomicI64::new(now.as_millis()), judges_from: AtomicI64::new(now.as_millis()) }
+    }
+
+    /// A sign of life was written.
+    fn beat(&self, now: Timestamp) {
+        let last = Timestamp::from_millis(self.last.swap(now.as_millis(), Ordering::AcqRel));
+        if now.since(last) > HEARTBEAT * 2 {
+            self.judges_from.store(now.plus(DEAD_AFTER).as_millis(), Ordering::Release);
+        }
+    }
+
+    fn judges(&self, now: Timestamp) -> bool {
+        let last = Timestamp::from_millis(self.last.load(Ordering::Acquire));
+        now.since(last) <= HEARTBEAT * 2 && now.as_millis() >= self.judges_from.load(Ordering::Acquire)
+    }
 }
 
 impl Worker {
@@ -41,8 +71,10 @@ impl Worker {
         let lock = lock(store).await?;
         enter(store, id.clone(), lock.is_some()).await?;
         // On SQLite the lock is the sign of life, and a write every few seconds would only wake the disk.
-        let heart = lock.is_none().then(|| tokio::spawn(beat(store.clone(), id.clone())).abort_handle());
-        Ok(Self { id, _lock: lock, heart })
+        let pulse = Arc::new(Pulse::new(store.now()));
+        let heart =
+            lock.is_none().then(|| tokio::spawn(beat(store.clone(), id.clone(), Arc::clone(&pulse))).abort_handle());
+        Ok(Self { id, _lock: lock, heart, pulse })
     }
 
     pub(super) fn id(&self) -> &Id {
@@ -71,12 +103,12 @@ impl Drop for Worker {
 
 /// Moves on what no claim moves: leases of dead workers, and parked deliveries of endpoints that are enabled. Returns how
 /// many.
-pub(super) async fn tidy(store: &Store) -> Result<u64, StoreError> {
+pub(super) async fn tidy(store: &Store, worker: &Worker) -> Result<u64, StoreError> {
     let parked = {
         let mut reader = store.read().await?;
         waiting::enabled_with_parked(&mut reader.conn(), MOST_ENDPOINTS).await?
     };
-    let has_peers = store.database() == Database::Postgres;
+    let has_peers = store.database() == Database::Postgres && worker.pulse.judges(store.now());
     if parked.is_empty() && !has_peers {
         return Ok(0);
     }
@@ -128,11 +160,35 @@ async fn enter(store: &Store, id: Id, is_alone: bool) -> Result<(), StoreError> 
     Ok(())
 }
 
-async fn beat(store: Store, id: Id) {
+async fn beat(store: Store, id: Id, pulse: Arc<Pulse>) {
     loop {
         tokio::time::sleep(HEARTBEAT).await;
-        if let Err(error) = enter(&store, id.clone(), false).await {
-            tracing::warn!(%error, "a worker's sign of life was not written");
+        match enter(&store, id.clone(), false).await {
+            Ok(()) => pulse.beat(store.now()),
+            Err(error) => tracing::warn!(%error, "a worker's sign of life was not written"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DEAD_AFTER, HEARTBEAT, Pulse, Timestamp};
+
+    #[test]
+    fn after_an_outage_nobody_is_taken_for_dead_before_the_living_had_time_for_a_sign() {
+        let start = Timestamp::from_secs(1_700_000_000);
+        let pulse = Pulse::new(start);
+        assert!(pulse.judges(start.plus(HEARTBEAT)));
+        // The database is away: no sign is written, and none of the others can be relied on.
+        let back = start.plus(DEAD_AFTER * 3);
+        assert!(!pulse.judges(back));
+        pulse.beat(back);
+        assert!(!pulse.judges(back.plus(HEARTBEAT)));
+        let later = (1..=5).fold(back, |now, _| {
+            let next = now.plus(HEARTBEAT);
+            pulse.beat(next);
+            next
+        });
+        assert!(pulse.judges(later));
     }
 }

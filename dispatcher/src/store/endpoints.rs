@@ -105,6 +105,15 @@ pub async fn find(conn: &mut Conn<'_>, tenant: &str, id: &str) -> Result<Option<
     .await
 }
 
+/// Marks an endpoint as changed and keeps others from changing it until the end of the transaction. False: there is none.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn touch(conn: &mut Conn<'_>, tenant: &str, id: &str, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "UPDATE twiceproof_endpoints SET updated_at = $3 WHERE tenant = $1 AND id = $2";
+    Ok(conn.execute(sql, &[tenant.into(), id.into(), now.into()]).await? == 1)
+}
+
 /// The id of the endpoint with this uid.
 ///
 /// # Errors

@@ -55,9 +55,12 @@ pub enum StoreError {
 
 impl StoreError {
     /// True where the same work may succeed when it is run again, without any change.
+    ///
+    /// After [`StoreError::Unknown`] only work with a key of its own (a uid, a ledger key) may be run again: without one it
+    /// could happen twice.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Busy(_) | Self::Unavailable(_) | Self::Unknown(_) | Self::Closed)
+        matches!(self, Self::Busy(_) | Self::Unavailable(_) | Self::Unknown(_))
     }
 
     pub(crate) fn refused(text: impl Into<Cow<'static, str>>) -> Self {

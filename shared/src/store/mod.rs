@@ -49,7 +49,7 @@ pub use conn::{Conn, Database, FromRows};
 pub use error::StoreError;
 pub use host::HostTx;
 #[cfg(feature = "postgres")]
-pub use postgres::create_schema;
+pub use postgres::{create_schema, drop_schema};
 pub use running::{Running, RunningGuard, RunningKey};
 pub use savepoint::{EffectMark, begin_effect, keep_effect, undo_effect};
 pub use tx::Tx;

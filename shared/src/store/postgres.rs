@@ -63,12 +63,26 @@ pub(super) async fn check_durability(pool: &PgPool) -> Result<(), StoreError> {
 /// [`StoreError::Refused`] for a name that is not made of `a-z`, `0-9` and `_`; else as [`StoreError`] says.
 pub async fn create_schema(url: &super::DatabaseUrl, name: &str) -> Result<super::DatabaseUrl, StoreError> {
     let inside = url.with_schema(name)?;
-    let mut conn = PgConnection::connect(&url.expose()).await?;
-    // The name of a schema cannot be a parameter of CREATE SCHEMA, so the server puts the statement together.
-    sqlx::query("SELECT set_config('twiceproof.schema', $1, false)").bind(name).execute(&mut conn).await?;
-    sqlx::raw_sql("DO $$ BEGIN EXECUTE format('CREATE SCHEMA %I', current_setting('twiceproof.schema')); END $$")
-        .execute(&mut conn)
-        .await?;
-    conn.close().await?;
+    let create = "DO $$ BEGIN EXECUTE format('CREATE SCHEMA %I', current_setting('twiceproof.schema')); END $$";
+    with_schema_name(url, name, create).await?;
     Ok(inside)
+}
+
+/// Drops a schema with everything in it, for throw-away schemas of [`create_schema`].
+///
+/// # Errors
+/// As [`create_schema`].
+pub async fn drop_schema(url: &super::DatabaseUrl, name: &str) -> Result<(), StoreError> {
+    url.with_schema(name)?;
+    let drop = "DO $$ BEGIN EXECUTE format('DROP SCHEMA %I CASCADE', current_setting('twiceproof.schema')); END $$";
+    with_schema_name(url, name, drop).await
+}
+
+/// Runs a statement about a schema. Its name cannot be a parameter of such statements, so the server puts them together.
+async fn with_schema_name(url: &super::DatabaseUrl, name: &str, statement: &'static str) -> Result<(), StoreError> {
+    let mut conn = PgConnection::connect(&url.expose()).await?;
+    sqlx::query("SELECT set_config('twiceproof.schema', $1, false)").bind(name).execute(&mut conn).await?;
+    sqlx::raw_sql(statement).execute(&mut conn).await?;
+    conn.close().await?;
+    Ok(())
 }
