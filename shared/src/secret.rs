@@ -54,6 +54,27 @@ impl Secret {
         Self::from_bytes(bytes)
     }
 
+    /// Takes the characters of a text as they are: for senders that sign with the text itself, as GitHub, Stripe, Slack
+    /// and Shopify do. It may be shorter than [`Secret::MIN_BYTES`], since the sender's users choose it; spaces inside are
+    /// part of it.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidSecret`] for nothing, for more than [`Secret::MAX_BYTES`], for space at an end and for line breaks and other
+    /// control characters: those were copied along.
+    pub fn from_text(text: &str) -> Result<Self, InvalidSecret> {
+        if text.is_empty() {
+            return Err(InvalidSecret::Empty);
+        }
+        if text.trim() != text || text.contains(char::is_control) {
+            return Err(InvalidSecret::Whitespace);
+        }
+        if text.len() > Self::MAX_BYTES {
+            return Err(InvalidSecret::TooLong { bytes: text.len() });
+        }
+        Ok(Self(Zeroizing::new(text.as_bytes().to_vec())))
+    }
+
     /// Takes the raw bytes, as the database keeps them.
     ///
     /// # Errors
@@ -111,12 +132,21 @@ pub enum InvalidSecret {
     VersionPrefix,
     /// `whpk_…` or `whsk_…`: a key of the asymmetric scheme, which must never be used as a shared secret.
     #[error(
-        "`whpk_` and `whsk_` keys belong to the asymmetric scheme (v1a), which is not supported here: use a `whsec_` secret"
+        "`whpk_` and `whsk_` keys belong to the asymmetric scheme (v1a) and are no shared secrets: use a `whsec_` secret"
     )]
     Asymmetric,
+    /// `whsk_…` where requests are verified: whoever holds it can sign.
+    #[error("the key is a private one: a receiver needs only the public key, `whpk_…`")]
+    PrivateKey,
+    /// No ed25519 key, or one of small order, for which anybody can sign.
+    #[error("the key is not `whpk_` or `whsk_` and the base64 of an ed25519 key")]
+    NotAKey,
     /// A character outside of standard base64, or padding in the wrong place.
     #[error("the secret is not standard base64 behind `whsec_`")]
     NotBase64,
+    /// Another character than a hexadecimal digit, or an odd number of them.
+    #[error("the secret is not a row of hexadecimal digits in pairs")]
+    NotHex,
     /// Fewer than [`Secret::MIN_BYTES`].
     #[error("the secret has only {bytes} bytes once decoded, at least 16 are needed")]
     TooShort {
@@ -179,6 +209,18 @@ mod tests {
         for text in [format!("{TEXT}\n"), format!(" {TEXT}"), TEXT.replace('8', "\t"), format!("{TEXT}\u{a0}")] {
             assert_eq!(refused(&text), InvalidSecret::Whitespace);
         }
+    }
+
+    #[test]
+    fn a_text_is_taken_as_it_is_without_what_was_copied_along() {
+        for text in ["whsec_test_secret", "It's a Secret to Everybody", "ä"] {
+            assert_eq!(Secret::from_text(text).unwrap().expose(), text.as_bytes());
+        }
+        for text in ["   ", "a\n", "\ta", " a", "a ", "a\u{a0}", "a\nb", "a\0b"] {
+            assert_eq!(Secret::from_text(text).unwrap_err(), InvalidSecret::Whitespace, "{text:?}");
+        }
+        assert_eq!(Secret::from_text("").unwrap_err(), InvalidSecret::Empty);
+        assert_eq!(Secret::from_text(&"x".repeat(256)).unwrap_err(), InvalidSecret::TooLong { bytes: 256 });
     }
 
     #[test]

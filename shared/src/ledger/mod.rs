@@ -197,6 +197,8 @@ pub struct Fingerprint {
 impl Fingerprint {
     /// Version 1: the raw body of a webhook.
     pub const BODY_V1: i64 = 1;
+    /// Version 1 of: the members of a webhook's JSON object, without those that its provider changes between deliveries.
+    pub const MEMBERS_V1: i64 = 2;
 }
 
 /// A request as it came in, for review.

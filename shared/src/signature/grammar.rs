@@ -10,8 +10,14 @@ use base64::engine::general_purpose::STANDARD;
 use super::{MAX_SIGNATURE_BYTES, MAX_SIGNATURES, VerifyError};
 use crate::clock::Timestamp;
 
-/// Bytes of an HMAC-SHA256.
-type Digest = [u8; 32];
+/// The signatures of a list, by version. All of them could match.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Signatures {
+    /// HMAC-SHA256.
+    pub(super) v1: Vec<[u8; 32]>,
+    /// ed25519.
+    pub(super) v1a: Vec<[u8; 64]>,
+}
 
 /// `[A-Za-z0-9_-]{1,255}`
 pub(super) fn check_id(text: &str) -> Result<(), VerifyError> {
@@ -28,24 +34,24 @@ pub(super) fn timestamp(text: &str) -> Result<Timestamp, VerifyError> {
     Ok(Timestamp::from_secs(secs))
 }
 
-/// The `v1` entries of a list separated by spaces. Other versions are ignored; a `v1` entry that is not the padded
-/// standard base64 of exactly 32 bytes cannot match and is left out. No entry has a second comma: where one does, a
+/// The `v1` and `v1a` entries of a list separated by spaces. Other versions are ignored; an entry that is not the padded
+/// standard base64 of exactly 32 or 64 bytes cannot match and is left out. No entry has a second comma: where one does, a
 /// proxy joined header lines that were repeated, and repeated signature headers are refused.
-pub(super) fn signatures(text: &str) -> Result<Vec<Digest>, VerifyError> {
+pub(super) fn signatures(text: &str) -> Result<Signatures, VerifyError> {
     if text.len() > MAX_SIGNATURE_BYTES {
         return Err(VerifyError::TooManySignatures);
     }
     if text.split(' ').any(|entry| entry.matches(',').count() > 1) {
         return Err(VerifyError::JoinedSignatures);
     }
-    let entries: Vec<&str> = text.split(' ').filter_map(|entry| entry.strip_prefix("v1,")).collect();
-    if entries.len() > MAX_SIGNATURES {
+    let of = |version: &'static str| text.split(' ').filter_map(move |entry| entry.strip_prefix(version));
+    if of("v1,").count() + of("v1a,").count() > MAX_SIGNATURES {
         return Err(VerifyError::TooManySignatures);
     }
-    Ok(entries.into_iter().filter_map(digest).collect())
+    Ok(Signatures { v1: of("v1,").filter_map(exactly).collect(), v1a: of("v1a,").filter_map(exactly).collect() })
 }
 
-fn digest(text: &str) -> Option<Digest> {
+fn exactly<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
     STANDARD.decode(text).ok()?.try_into().ok()
 }
 
@@ -96,21 +102,24 @@ mod tests {
     }
 
     #[test]
-    fn only_v1_entries_of_32_bytes_are_kept() {
-        let right = STANDARD.encode([7; 32]);
+    fn only_known_versions_of_the_right_length_are_kept() {
+        let (right, longer) = (STANDARD.encode([7; 32]), STANDARD.encode([7; 64]));
         let list = format!(
-            "v2,{right} v1a,{right} V1,{right} v1={right} v1 v1, v1,{} v1,{right} {right}  v1,{}",
+            "v2,{right} v1a,{right} V1,{right} v1={right} v1 v1, v1,{} v1,{right} {right}  v1,{} v1,{longer} v1a,{longer} v1b,{longer}",
             &right[..20],
             STANDARD.encode([7; 31]),
         );
-        assert_eq!(signatures(&list), Ok(vec![[7; 32]]));
-        assert_eq!(signatures(""), Ok(vec![]));
+        assert_eq!(signatures(&list), Ok(Signatures { v1: vec![[7; 32]], v1a: vec![[7; 64]] }));
+        assert_eq!(signatures(""), Ok(Signatures::default()));
     }
 
     #[test]
     fn eight_signatures_are_enough() {
         let entry = format!("v1,{}", STANDARD.encode([7; 32]));
-        assert_eq!(signatures(&[entry.as_str(); 8].join(" ")).map(|list| list.len()), Ok(8));
+        assert_eq!(signatures(&[entry.as_str(); 8].join(" ")).map(|list| list.v1.len()), Ok(8));
+        let asymmetric = format!("v1a,{}", STANDARD.encode([7; 64]));
+        let mixed = [[entry.as_str(); 8].join(" "), asymmetric].join(" ");
+        assert_eq!(signatures(&mixed), Err(VerifyError::TooManySignatures));
         let nine = [entry.as_str(); 9].join(" ");
         assert_eq!(signatures(&nine), Err(VerifyError::TooManySignatures));
         let many = vec![entry.as_str(); 10_000].join(" ");
@@ -129,7 +138,7 @@ mod tests {
     #[test]
     fn a_list_of_more_than_4_kib_is_refused_whatever_its_versions() {
         let unknown = format!("v9,{}", "x".repeat(MAX_SIGNATURE_BYTES - 3));
-        assert_eq!(signatures(&unknown), Ok(vec![]));
+        assert_eq!(signatures(&unknown), Ok(Signatures::default()));
         assert_eq!(signatures(&(unknown + "x")), Err(VerifyError::TooManySignatures));
     }
 }

@@ -1,9 +1,11 @@
-//! Standard Webhooks 1.0.0 signatures: HMAC-SHA256 over `id.timestamp.body`, version `v1`.
+//! Standard Webhooks 1.0.0 signatures over `id.timestamp.body`: version `v1` is HMAC-SHA256 with a shared secret, version
+//! `v1a` is ed25519 with a key pair.
 //!
 //! Place in the path: the dispatcher signs each attempt, the receiver verifies before anything else looks at the body.
 //! Invariants: what is signed is the header text and the raw bytes, never a value printed again; comparison takes
 //! constant time; no secret, or none that fits, is a refusal; errors never hold what would have been right.
 
+mod asymmetric;
 mod grammar;
 #[cfg(test)]
 mod vectors;
@@ -15,8 +17,11 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use self::grammar::Signatures;
 use crate::clock::Timestamp;
 use crate::secret::Secret;
+
+pub use asymmetric::{PrivateKey, PublicKey, VerifyingKey};
 
 /// Header that names the event; the same on every attempt.
 pub const ID: &str = "webhook-id";
@@ -26,12 +31,12 @@ pub const TIMESTAMP: &str = "webhook-timestamp";
 pub const SIGNATURE: &str = "webhook-signature";
 /// How far the timestamp may lie from the present, in both directions: 5 minutes.
 pub const TOLERANCE: Duration = Duration::from_secs(300);
-/// The most `v1` signatures that one request may carry.
+/// The most `v1` and `v1a` signatures that one request may carry.
 pub const MAX_SIGNATURES: usize = 8;
 /// The most bytes that the list of signatures may have.
 pub const MAX_SIGNATURE_BYTES: usize = 4096;
 
-/// The signature header's value: one `v1` entry for each secret, in their order. Signing with the old and the new
+/// The signature header's value: one `v1` entry for each secret, in their order; [`PrivateKey::sign`] makes a `v1a` entry. Signing with the old and the new
 /// secret is how a secret is rotated.
 ///
 /// `id` must be of the form that [`verify`] accepts (our own ids are): with a `.` in it, two different requests could
@@ -65,10 +70,10 @@ pub struct Verified {
     pub secret_index: usize,
 }
 
-/// Checks a signed request against any of the secrets.
+/// Checks a signed request against any of the shared secrets: only `v1` entries count.
 ///
-/// The id is `[A-Za-z0-9_-]{1,255}`, the timestamp `[0-9]{1,11}`; entries of other versions than `v1` are ignored.
-/// The signature is checked before the time, so that only its maker learns what our clock says.
+/// The id is `[A-Za-z0-9_-]{1,255}`, the timestamp `[0-9]{1,11}`; entries of unknown versions are ignored. The signature
+/// is checked before the time, so that only its maker learns what our clock says.
 ///
 /// # Errors
 ///
@@ -80,23 +85,62 @@ pub fn verify(
     now: Timestamp,
     tolerance: Duration,
 ) -> Result<Verified, VerifyError> {
+    check(headers, now, tolerance, |signatures| {
+        secrets.iter().position(|secret| shared_matches(secret, headers, body, signatures))
+    })
+}
+
+/// The same with keys of either kind: a shared secret looks at `v1` entries alone, a public key at `v1a` entries alone.
+///
+/// # Errors
+///
+/// As [`verify`].
+pub fn verify_with(
+    headers: &SignedHeaders<'_>,
+    body: &[u8],
+    keys: &[VerifyingKey],
+    now: Timestamp,
+    tolerance: Duration,
+) -> Result<Verified, VerifyError> {
+    check(headers, now, tolerance, |signatures| {
+        keys.iter().position(|key| match key {
+            VerifyingKey::Shared(secret) => shared_matches(secret, headers, body, signatures),
+            VerifyingKey::Public(_) if signatures.v1a.is_empty() => false,
+            VerifyingKey::Public(key) => {
+                let signed = signed_content(headers.id, headers.timestamp, body);
+                signatures.v1a.iter().any(|signature| key.verifies(&signed, signature))
+            }
+        })
+    })
+}
+
+fn check(
+    headers: &SignedHeaders<'_>,
+    now: Timestamp,
+    tolerance: Duration,
+    matching: impl FnOnce(&Signatures) -> Option<usize>,
+) -> Result<Verified, VerifyError> {
     grammar::check_id(headers.id)?;
     let timestamp = grammar::timestamp(headers.timestamp)?;
-    let candidates = grammar::signatures(headers.signature)?;
-    let secret_index = secrets
-        .iter()
-        .position(|secret| {
-            let mac = mac(secret, headers.id, headers.timestamp, body);
-            candidates.iter().any(|candidate| mac.clone().verify_slice(candidate).is_ok())
-        })
-        .ok_or(VerifyError::NoMatch)?;
+    let signatures = grammar::signatures(headers.signature)?;
+    let secret_index = matching(&signatures).ok_or(VerifyError::NoMatch)?;
+    check_time(timestamp, now, tolerance)?;
+    Ok(Verified { timestamp, secret_index })
+}
+
+/// Checks that a signed time lies within the tolerance, in both directions.
+///
+/// # Errors
+///
+/// [`VerifyError::TooOld`] and [`VerifyError::TooNew`].
+pub fn check_time(timestamp: Timestamp, now: Timestamp, tolerance: Duration) -> Result<(), VerifyError> {
     if now.since(timestamp) > tolerance {
         return Err(VerifyError::TooOld);
     }
     if timestamp.since(now) > tolerance {
         return Err(VerifyError::TooNew);
     }
-    Ok(Verified { timestamp, secret_index })
+    Ok(())
 }
 
 /// Why a request is not accepted. The texts are safe to answer with.
@@ -126,6 +170,11 @@ pub enum VerifyError {
     TooNew,
 }
 
+fn shared_matches(secret: &Secret, headers: &SignedHeaders<'_>, body: &[u8], signatures: &Signatures) -> bool {
+    let mac = mac(secret, headers.id, headers.timestamp, body);
+    signatures.v1.iter().any(|candidate| mac.clone().verify_slice(candidate).is_ok())
+}
+
 fn mac(secret: &Secret, id: &str, timestamp: &str, body: &[u8]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.expose())
         .unwrap_or_else(|_| unreachable!("HMAC takes keys of every length"));
@@ -133,6 +182,11 @@ fn mac(secret: &Secret, id: &str, timestamp: &str, body: &[u8]) -> Hmac<Sha256> 
         mac.update(part);
     }
     mac
+}
+
+/// In one piece, since ed25519 hashes what is signed twice.
+fn signed_content(id: &str, timestamp: &str, body: &[u8]) -> Vec<u8> {
+    [id.as_bytes(), b".", timestamp.as_bytes(), b".", body].concat()
 }
 
 #[cfg(test)]
