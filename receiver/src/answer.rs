@@ -111,6 +111,7 @@ fn status_of_body(error: BodyError) -> StatusCode {
 fn status_of_refusal(refusal: &Refusal) -> StatusCode {
     match refusal {
         Refusal::RepeatedHeader(_)
+        | Refusal::NoEventId
         | Refusal::Signature(VerifyError::TooManySignatures | VerifyError::JoinedSignatures) => StatusCode::BAD_REQUEST,
         _ => StatusCode::UNAUTHORIZED,
     }
@@ -215,6 +216,8 @@ mod tests {
             (Refusal::MissingHeader(header.clone()), 401),
             (Refusal::MalformedHeader(header.clone()), 401),
             (Refusal::RepeatedHeader(header), 400),
+            (Refusal::NoEventId, 400),
+            (Refusal::Other("not from here"), 401),
             (Refusal::Signature(VerifyError::NoMatch), 401),
             (Refusal::Signature(VerifyError::TooOld), 401),
             (Refusal::Signature(VerifyError::TooManySignatures), 400),

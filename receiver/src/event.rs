@@ -8,6 +8,7 @@ use http::header::HeaderMap;
 use serde::de::DeserializeOwned;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::key::Key;
+use twiceproof_shared::ledger::Fingerprint;
 
 use crate::source::Source;
 use crate::verify::VerifiedRequest;
@@ -23,6 +24,10 @@ pub struct Event {
 impl Event {
     pub(crate) fn new(source: &Source, request: VerifiedRequest) -> Self {
         Self { source: source.name().clone(), tenant: source.tenant().clone(), request }
+    }
+
+    pub(crate) fn fingerprint(&self) -> Option<Fingerprint> {
+        self.request.identity().fingerprint
     }
 
     /// The event key: the same on every redelivery of this event.
@@ -48,6 +53,12 @@ impl Event {
     #[must_use]
     pub fn sent_at(&self) -> Option<Timestamp> {
         self.request.identity().sent_at
+    }
+
+    /// What kind of event it is, where the source says where that stands.
+    #[must_use]
+    pub fn event_type(&self) -> Option<&str> {
+        self.request.identity().event_type.as_deref()
     }
 
     /// When this attempt was verified.
@@ -92,7 +103,7 @@ mod tests {
 
     impl Verifier for Friendly {
         fn verify(&self, _: &HeaderMap, _: &[u8], now: Timestamp) -> Result<Identity, Refusal> {
-            Ok(Identity { event_key: Key::new("msg_1").unwrap(), sent_at: Some(now) })
+            Ok(Identity { sent_at: Some(now), ..Identity::new(Key::new("msg_1").unwrap()) })
         }
     }
 

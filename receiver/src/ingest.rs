@@ -109,7 +109,10 @@ struct Work {
 impl Work {
     fn new(route: Arc<Route>, event: Event) -> Self {
         let key = route.source.ledger_key(event.id());
-        let request = ledger::Request::of_body(key, event.body(), route.source.retention());
+        let mut request = ledger::Request::of_body(key, event.body(), route.source.retention());
+        if let Some(fingerprint) = event.fingerprint() {
+            request.fingerprint = fingerprint;
+        }
         let begin_by = Instant::now() + route.source.limits().in_flight_wait + MARGIN;
         Self { route, event, request, begin_by }
     }

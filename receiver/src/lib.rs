@@ -19,6 +19,7 @@ mod reply;
 mod router;
 pub mod schemes;
 mod source;
+pub mod vectors;
 mod verify;
 
 pub use event::Event;

@@ -15,6 +15,7 @@ use twiceproof_shared::ledger::LedgerKey;
 pub use builder::{SourceBuilder, SourceError};
 
 use crate::body::BodyLimits;
+use crate::schemes::{HmacScheme, Provider};
 use crate::verify::Verifier;
 
 /// One sender's webhooks, for one consumer.
@@ -38,14 +39,40 @@ pub(crate) struct Limits {
 }
 
 impl Source {
-    /// A source that follows Standard Webhooks 1.0.0. The name is 1 to 100 of `A-Z a-z 0-9 _ -`.
+    /// A source that follows Standard Webhooks 1.0.0, with shared secrets or public keys. The name is 1 to 100 of
+    /// `A-Z a-z 0-9 _ -`.
     pub fn standard_webhooks(name: impl Into<String>) -> SourceBuilder {
-        SourceBuilder::new(name.into(), None)
+        SourceBuilder::of(name.into(), Provider::standard("standard-webhooks", false))
+    }
+
+    /// GitHub: `X-Hub-Signature-256`. The key is hook and delivery; neither is signed, and no time is.
+    pub fn github(name: impl Into<String>) -> SourceBuilder {
+        SourceBuilder::of(name.into(), Provider::github())
+    }
+
+    /// Stripe: `Stripe-Signature`, with the whole `whsec_…` text as the secret. The key is the id in the body.
+    pub fn stripe(name: impl Into<String>) -> SourceBuilder {
+        SourceBuilder::of(name.into(), Provider::stripe())
+    }
+
+    /// Slack: `X-Slack-Signature`. The key is the event's id; of commands and actions, which have none, the body.
+    pub fn slack(name: impl Into<String>) -> SourceBuilder {
+        SourceBuilder::of(name.into(), Provider::slack())
+    }
+
+    /// Shopify: `X-Shopify-Hmac-Sha256` or its newer name. The key is topic and event; neither is signed, and no time is.
+    pub fn shopify(name: impl Into<String>) -> SourceBuilder {
+        SourceBuilder::of(name.into(), Provider::shopify())
+    }
+
+    /// A sender whose scheme is described by the host.
+    pub fn hmac(name: impl Into<String>, scheme: HmacScheme) -> SourceBuilder {
+        SourceBuilder::of(name.into(), Provider::from(scheme))
     }
 
     /// A source with a verifier of the host's own; it holds its secrets itself.
     pub fn with_verifier(name: impl Into<String>, verifier: impl Verifier) -> SourceBuilder {
-        SourceBuilder::new(name.into(), Some(Arc::new(verifier)))
+        SourceBuilder::with(name.into(), Arc::new(verifier))
     }
 
     /// Its name, unique with its consumer within the tenant.

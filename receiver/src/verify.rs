@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName};
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::key::Key;
+use twiceproof_shared::ledger::Fingerprint;
 use twiceproof_shared::signature::VerifyError;
 
 /// Judges requests of one source.
@@ -37,11 +38,24 @@ pub(crate) fn verify(
 
 /// What a verifier learnt from a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Identity {
     /// Recognises a redelivery of the same message.
     pub event_key: Key,
     /// When the sender made this attempt, where the scheme says it.
     pub sent_at: Option<Timestamp>,
+    /// What kind of event it is, where the scheme says where that stands. It need not be signed.
+    pub event_type: Option<String>,
+    /// What must be the same for two deliveries to be the same; `None` for the raw body.
+    pub fingerprint: Option<Fingerprint>,
+}
+
+impl Identity {
+    /// Of an event that is recognised by this key, and about which nothing else is known.
+    #[must_use]
+    pub fn new(event_key: Key) -> Self {
+        Self { event_key, sent_at: None, event_type: None, fingerprint: None }
+    }
 }
 
 /// A request whose sender is known. The type is the proof that it was checked.
@@ -92,6 +106,12 @@ pub enum Refusal {
     /// A header's value has characters that it cannot have.
     #[error("the header `{0}` is malformed")]
     MalformedHeader(HeaderName),
+    /// Rightly signed, but nothing in it can be the event's key.
+    #[error("the request has no usable event id")]
+    NoEventId,
+    /// A verifier of the host's own refuses. The text is answered.
+    #[error("{0}")]
+    Other(&'static str),
     /// The signature or its time is not accepted.
     #[error(transparent)]
     Signature(#[from] VerifyError),

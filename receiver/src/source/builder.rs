@@ -9,11 +9,12 @@ use std::time::Duration;
 use http::StatusCode;
 use twiceproof_shared::key::Key;
 use twiceproof_shared::secret::{InvalidSecret, Secret};
-use twiceproof_shared::signature;
+use twiceproof_shared::signature::{self, PublicKey};
+use zeroize::Zeroizing;
 
 use super::{Limits, Source};
 use crate::body::BodyLimits;
-use crate::schemes::StandardWebhooks;
+use crate::schemes::{KeySource, Provider, SchemeError};
 use crate::verify::Verifier;
 
 /// Collects what a [`Source`] needs; [`SourceBuilder::build`] checks it.
@@ -23,9 +24,8 @@ pub struct SourceBuilder {
     name: String,
     tenant: String,
     consumer: String,
-    verifier: Option<Arc<dyn Verifier>>,
-    secrets: Vec<Result<Secret, InvalidSecret>>,
-    svix_headers: bool,
+    judge: Judge,
+    keys: Vec<KeySource>,
     tolerance: Duration,
     retention: Option<Duration>,
     sender_horizon: Duration,
@@ -34,15 +34,30 @@ pub struct SourceBuilder {
     limits: Limits,
 }
 
+/// Who judges the requests.
+#[derive(Debug)]
+enum Judge {
+    Provider(Provider),
+    Host(Arc<dyn Verifier>),
+}
+
 impl SourceBuilder {
-    pub(super) fn new(name: String, verifier: Option<Arc<dyn Verifier>>) -> Self {
+    pub(super) fn of(name: String, provider: Provider) -> Self {
+        let (horizon, resends, bytes) = (provider.horizon(), provider.resends(), provider.body_limit());
+        Self::new(name, Judge::Provider(provider)).sender_horizon(horizon).sender_resends(resends).body_limit(bytes)
+    }
+
+    pub(super) fn with(name: String, verifier: Arc<dyn Verifier>) -> Self {
+        Self::new(name, Judge::Host(verifier))
+    }
+
+    fn new(name: String, judge: Judge) -> Self {
         Self {
             name,
             tenant: "default".to_owned(),
             consumer: "default".to_owned(),
-            verifier,
-            secrets: Vec::new(),
-            svix_headers: false,
+            judge,
+            keys: Vec::new(),
             tolerance: signature::TOLERANCE,
             retention: None,
             sender_horizon: 72 * HOUR,
@@ -69,31 +84,40 @@ impl SourceBuilder {
         self
     }
 
-    /// Adds a secret. Several are live at once while one is rotated, at most [`StandardWebhooks::MAX_SECRETS`].
+    /// Adds a secret. Several are live at once while one is rotated, at most [`crate::schemes::StandardWebhooks::MAX_SECRETS`].
     pub fn secret(mut self, secret: Secret) -> Self {
-        self.secrets.push(Ok(secret));
+        self.keys.push(KeySource::Secret(secret));
         self
     }
 
-    /// Adds a secret in its text form, `whsec_…`; [`SourceBuilder::build`] reports what is wrong with it.
+    /// Adds a secret in its text form, or a public key, `whpk_…`, where the sender signs with one. How the text is read is
+    /// up to the provider; [`SourceBuilder::build`] reports what is wrong with it.
     pub fn secret_text(mut self, text: &str) -> Self {
-        self.secrets.push(Secret::parse(text));
+        self.keys.push(KeySource::Text(Zeroizing::new(text.to_owned())));
+        self
+    }
+
+    /// Adds a public key. Only signatures of its kind count for it (Standard Webhooks 1.0.0, `v1a`).
+    pub fn public_key(mut self, key: PublicKey) -> Self {
+        self.keys.push(KeySource::Public(key));
         self
     }
 
     /// The sender's headers are `svix-…` and not `webhook-…`.
     pub fn svix_headers(mut self) -> Self {
-        self.svix_headers = true;
+        if let Judge::Provider(provider) = &mut self.judge {
+            provider.use_svix_headers();
+        }
         self
     }
 
-    /// How far the signed time may lie from ours, in both directions. Default: 5 minutes.
+    /// How far a signed time may lie from ours, in both directions. Default: 5 minutes.
     pub fn tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = tolerance;
         self
     }
 
-    /// The most bytes of a body. Default: 1 MiB.
+    /// The most bytes of a body. Default: 1 MiB; 25 MiB for GitHub.
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.limits.body.bytes = bytes;
         self
@@ -126,13 +150,14 @@ impl SourceBuilder {
         self
     }
 
-    /// How long the sender repeats a delivery by itself. Default: 72 h.
+    /// How long the sender repeats a delivery by itself. Default: what is known of the provider, else 72 h.
     pub fn sender_horizon(mut self, horizon: Duration) -> Self {
         self.sender_horizon = horizon;
         self
     }
 
-    /// How long after that the sender still lets somebody deliver an event again by hand. Default: 0.
+    /// How long after that the sender still lets somebody deliver an event again by hand. Default: what is known of the
+    /// provider, else 0.
     pub fn sender_resends(mut self, time: Duration) -> Self {
         self.sender_resends = time;
         self
@@ -168,9 +193,10 @@ impl SourceBuilder {
             }
             tracing::warn!(source = %name, ?retention, ?needed, "answers are kept too shortly; late redeliveries may act again");
         }
-        let verifier = match self.verifier {
-            Some(verifier) => verifier,
-            None => standard_webhooks(self.secrets, self.tolerance, self.svix_headers)?,
+        let verifier = match self.judge {
+            Judge::Host(verifier) => verifier,
+            Judge::Provider(provider) if !provider.has_id() => return Err(SchemeError::Id.into()),
+            Judge::Provider(provider) => provider.verifier(self.keys, self.tolerance)?,
         };
         Ok(Source { name, tenant, scope, verifier, retention, limits: self.limits })
     }
@@ -195,7 +221,7 @@ pub enum SourceError {
     /// Nothing to verify with: every request would have to be refused, or worse.
     #[error("the source has no secret")]
     NoSecret,
-    /// More than [`StandardWebhooks::MAX_SECRETS`].
+    /// More than [`crate::schemes::StandardWebhooks::MAX_SECRETS`].
     #[error("the source has {count} secrets; at most 4 may be live at once")]
     TooManySecrets {
         /// How many there are.
@@ -204,6 +230,9 @@ pub enum SourceError {
     /// A secret that cannot be used.
     #[error("a secret of the source cannot be used")]
     Secret(#[from] InvalidSecret),
+    /// A description of a scheme that does not fit together.
+    #[error("the scheme of the source cannot be used: {0}")]
+    Scheme(SchemeError),
     /// A time or size of zero, or beyond what makes sense.
     #[error("the {field} of the source is out of range")]
     Limit {
@@ -221,21 +250,6 @@ pub enum SourceError {
         /// 1.2 × the sender's horizon + its time for resends.
         needed: Duration,
     },
-}
-
-fn standard_webhooks(
-    secrets: Vec<Result<Secret, InvalidSecret>>,
-    tolerance: Duration,
-    svix_headers: bool,
-) -> Result<Arc<dyn Verifier>, SourceError> {
-    let secrets = secrets.into_iter().collect::<Result<Vec<_>, _>>()?;
-    match secrets.len() {
-        0 => return Err(SourceError::NoSecret),
-        count if count > StandardWebhooks::MAX_SECRETS => return Err(SourceError::TooManySecrets { count }),
-        _ => {}
-    }
-    let verifier = StandardWebhooks::new(secrets, tolerance);
-    Ok(Arc::new(if svix_headers { verifier.with_svix_headers() } else { verifier }))
 }
 
 /// A name that fits a path segment and the ledger's scope.

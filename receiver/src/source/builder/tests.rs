@@ -1,6 +1,7 @@
 //! What a source must have, and what it must not.
 
 use super::*;
+use crate::schemes::HmacScheme;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -33,13 +34,41 @@ fn a_source_without_a_usable_secret_is_an_error() {
         ("", InvalidSecret::Empty),
         ("whsec_", InvalidSecret::Empty),
         ("v1,whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", InvalidSecret::VersionPrefix),
-        ("whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=", InvalidSecret::Asymmetric),
+        ("whsk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=", InvalidSecret::PrivateKey),
+        ("whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4", InvalidSecret::NotAKey),
         ("whsec_xyz!", InvalidSecret::NotBase64),
     ] {
         // One good secret does not hide a bad one.
         let built = orders().secret_text(text).build();
         assert_eq!(built.unwrap_err(), SourceError::Secret(error), "{text}");
     }
+}
+
+#[test]
+fn a_public_key_is_enough() {
+    let key = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=";
+    assert!(Source::standard_webhooks("orders").secret_text(key).build().is_ok());
+    assert!(Source::standard_webhooks("orders").public_key(PublicKey::parse(key).unwrap()).build().is_ok());
+    let error = Source::github("code").secret_text(key).build().unwrap_err();
+    assert_eq!(error, SourceError::Secret(InvalidSecret::Asymmetric));
+}
+
+#[test]
+fn a_provider_brings_its_own_times_and_sizes() {
+    let of = |source: SourceBuilder| source.secret_text("a text that is the key").build().unwrap();
+    // 1.2 × 3 d of retries + 30 d of resends.
+    assert_eq!(of(Source::stripe("stripe")).retention(), Duration::from_secs(33 * 86_400 + 51_840));
+    assert_eq!(of(Source::slack("slack")).retention(), 30 * DAY);
+    assert_eq!(of(Source::github("github")).limits().body.bytes, 25 * 1024 * 1024);
+    assert_eq!(of(Source::shopify("shopify")).limits().body.bytes, 1024 * 1024);
+    assert!(Source::stripe("stripe").secret_text("secret").retention(30 * DAY).build().is_err());
+}
+
+#[test]
+fn a_described_scheme_must_say_how_events_are_recognised() {
+    let build = |scheme| Source::hmac("shop", scheme).secret_text("secret").build().map(|_| ());
+    assert_eq!(build(HmacScheme::new("x-signature")), Err(SourceError::Scheme(SchemeError::Id)));
+    assert_eq!(build(HmacScheme::new("x-signature").id_of_body()), Ok(()));
 }
 
 #[test]
