@@ -13,6 +13,8 @@ mod logging;
 mod migrate;
 mod output;
 mod serve;
+mod verify;
+mod verify_vectors;
 
 use std::process::ExitCode;
 
@@ -36,6 +38,7 @@ enum Command {
     Serve(serve::Args),
     Migrate(migrate::Args),
     Keygen(keygen::Args),
+    Verify(verify::Args),
     /// Manage endpoints
     #[command(subcommand)]
     Endpoint(EndpointCommand),
@@ -80,6 +83,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(args, global).await,
         Command::Migrate(args) => migrate::run(args, global).await,
         Command::Keygen(args) => keygen::run(args, global).await,
+        Command::Verify(args) => verify::run(args, global).await,
         Command::Endpoint(EndpointCommand::Add(args)) => endpoint_add::run(args, global).await,
         Command::Event(EventCommand::Publish(args)) => event_publish::run(args, global).await,
         Command::Config(ConfigCommand::Show(args)) => config_show::run(args, global).await,
