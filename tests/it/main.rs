@@ -20,6 +20,7 @@ mod ledger;
 mod program;
 mod receive;
 mod replay;
+mod schemes;
 mod seam;
 
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     ledger::register(&mut suite);
     receive::register(&mut suite);
     hostile::register(&mut suite);
+    schemes::register(&mut suite);
     commit_cut::register(&mut suite);
     dispatch::register(&mut suite);
     kill::register(&mut suite);

@@ -16,6 +16,8 @@ pub fn register(suite: &mut Suite) {
     suite.both("program::endpoint_event_serve_and_back", tour);
     suite.plain("program::a_setting_that_nobody_knows_is_an_error", unknown_settings);
     suite.plain("program::a_generated_key_can_be_used_and_a_password_is_never_shown", secrets);
+    suite.plain("program::verify_judges_a_request_and_says_why_not", verify_one);
+    suite.plain("program::verify_lists_the_vectors_that_deviate", verify_vectors);
     suite.plain("program::the_examples_say_what_they_prove", examples);
     suite.plain("program::the_commands_of_the_readme_are_understood", readme);
 }
@@ -145,11 +147,70 @@ fn secrets() {
     }
 }
 
+/// The vector of GitHub's documentation.
+fn verify_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("secret", "It's a Secret to Everybody\n");
+    write("stray", "It's a Secret to Everybody \n");
+    write("right", "Hello, World!");
+    write("longer", "Hello, World!\n");
+    write("other", "Hello, World?");
+    let signature = "X-Hub-Signature-256: sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+    let verify = |secret: &str, body: &str, more: &[&str]| {
+        let mut command = program(folder.path());
+        command.args(["verify", "--provider", "github", "--secret-file", secret, "--body-file", body]);
+        run(command.args(["--header", signature]).args(more))
+    };
+    let delivery = ["--header", "X-GitHub-Delivery: 72d3162e"];
+    let (success, out, errors) = verify("secret", "right", &delivery);
+    assert!(success && out.starts_with("verified") && out.contains("72d3162e"), "{out}{errors}");
+    for (body, more, hint) in [
+        ("longer", &delivery[..], "without the line break"),
+        ("other", &delivery, "no webhook signature matches"),
+        ("right", &[], "the signature is right"),
+        ("right", &["--header", signature], "more than once"),
+    ] {
+        let (success, out, errors) = verify("secret", body, more);
+        assert!(!success && out.starts_with("refused: ") && out.contains(hint), "{body}: {out}{errors}");
+    }
+    let (success, _, errors) = verify("stray", "right", &delivery);
+    assert!(!success && errors.contains("space or a line break"), "{errors}");
+}
+
+fn verify_vectors() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/providers.json");
+    let verify =
+        |path: &Path, more: &[&str]| run(program(folder.path()).args(["verify", "--vectors"]).arg(path).args(more));
+    let (success, out, errors) = verify(&own, &[]);
+    assert!(success && out.contains(" agree, 0 deviate, 0 unsupported"), "{out}{errors}");
+
+    let mut file: serde_json::Value = serde_json::from_slice(&std::fs::read(&own).unwrap()).unwrap();
+    let vectors = file["vectors"].as_array_mut().unwrap();
+    let mut unknown = vectors[0].clone();
+    unknown["provider"] = "nobody".into();
+    vectors.push(unknown);
+    vectors[0]["expect"] = "invalid".into();
+    let changed = folder.path().join("changed.json");
+    std::fs::write(&changed, file.to_string()).unwrap();
+    let (success, out, _) = verify(&changed, &[]);
+    assert!(!success && out.contains("deviates: github-plain: valid, expected invalid"), "{out}");
+    assert!(out.contains("unsupported: 1 of nobody") && out.contains("1 deviate, 1 unsupported"), "{out}");
+    let (success, out, _) = verify(&changed, &["--provider", "stripe"]);
+    assert!(success && out.contains("0 deviate, 0 unsupported"), "{out}");
+    let (success, out, _) = verify(&changed, &["--provider", "nobody"]);
+    assert!(!success && out.contains("0 agree"), "nothing judged is not a success: {out}");
+}
+
 fn examples() {
     let results = [
         ("publish_in_transaction", "1 order, 1 event, 1 delivery owed"),
         ("effect_in_transaction", "3 deliveries, 1 invoice"),
         ("one_invoice_per_order", "2 events, 1 order, 1 invoice"),
+        ("receive_github", "4 requests, 1 refused, 1 build"),
+        ("receive_stripe", "3 deliveries, 2 repeats, 1 payment"),
+        ("custom_verifier", "2 accepted, 2 refused"),
     ];
     for (name, result) in results {
         let mut command = Command::new(env!("CARGO"));
