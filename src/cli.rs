@@ -3,6 +3,7 @@
 //! Results go to standard output, messages and logs to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage; a
 //! command that tells more cases apart says so in its help.
 
+mod bench;
 mod config_show;
 mod demo;
 mod endpoint_add;
@@ -35,6 +36,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Args),
+    Bench(bench::Args),
     Serve(serve::Args),
     Migrate(migrate::Args),
     Keygen(keygen::Args),
@@ -80,6 +82,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let global = &cli.global;
     match cli.command {
         Command::Demo(args) => demo::run(args, global).await,
+        Command::Bench(args) => bench::run(args, global).await,
         Command::Serve(args) => serve::run(args, global).await,
         Command::Migrate(args) => migrate::run(args, global).await,
         Command::Keygen(args) => keygen::run(args, global).await,

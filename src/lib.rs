@@ -11,7 +11,7 @@
 //!
 //! This crate is the facade over both halves and what they share, and holds what only the program needs: its settings
 //! ([`config`]), an HTTP server with limits ([`server`]), `/live` and `/ready` ([`health`]), and the [`demo`] with the
-//! proof kit behind it ([`prove`]). A service that needs one half only can depend on that half's crate.
+//! proof kit behind it ([`prove`]), and the measuring kit ([`bench`]). A service that needs one half only can depend on that half's crate.
 //!
 //! | to | begin with |
 //! |---|---|
@@ -27,6 +27,7 @@ pub use twiceproof_dispatcher as dispatcher;
 pub use twiceproof_receiver as receiver;
 pub use twiceproof_shared::{clock, id, key, ledger, random, secret, signature, store, worker};
 
+pub mod bench;
 pub mod config;
 pub mod demo;
 pub mod health;

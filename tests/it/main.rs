@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking and prints what it measured")]
 
+mod bench;
 mod commit_cut;
 mod copies;
 mod dispatch;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     replay::register(&mut suite);
     copies::register(&mut suite);
     program::register(&mut suite);
+    bench::register(&mut suite);
     house::register(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
     // The server would outlive an exit from inside `run`.

@@ -1,0 +1,173 @@
+//! What a scenario stands on: a database of its own, a sink, endpoints that lead there, the plain client.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use twiceproof_dispatcher::{AddressPolicy, DispatcherOptions, Manager, NewEndpoint, NewEvent, Policy, SenderOptions};
+use twiceproof_shared::key::Key;
+#[cfg(feature = "postgres")]
+use twiceproof_shared::random::Random;
+use twiceproof_shared::secret::Secret;
+use twiceproof_shared::store::{DatabaseUrl, Store, StoreOptions};
+
+use super::client::Client;
+#[cfg(feature = "postgres")]
+use super::meter;
+use super::meter::{Latencies, Processes, Sum, Turn};
+use super::sink::{Sink, body};
+use super::{BenchError, BenchOptions, MOST_CONNECTIONS, Scenario, store as tables};
+
+/// The type of all events.
+const EVENT_TYPE: &str = "bench.made";
+
+/// Everything a scenario needs.
+pub struct Bed {
+    pub options: BenchOptions,
+    pub scenario: Scenario,
+    pub store: Store,
+    pub sink: Sink,
+    pub secret: Secret,
+    pub client: Client,
+    pub processes: Processes,
+    tenant: Key,
+    /// Goes with the database on drop.
+    _folder: Option<TempDir>,
+}
+
+impl Bed {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// As [`BenchError`] says.
+    pub async fn open(options: &BenchOptions, scenario: Scenario) -> Result<Self, BenchError> {
+        let (database, folder) = database(options).await?;
+        let store = Store::connect(&database, StoreOptions::default()).await?;
+        store.migrate().await?;
+        tables::create(&store).await?;
+        let sink = Sink::open()?;
+        let secret = Secret::generate(store.random());
+        let tenant = Key::new("bench").map_err(|error| BenchError::Setup(error.into()))?;
+        let client = Client::new(&store, &secret)?;
+        #[cfg(feature = "postgres")]
+        let server = tables::backend(&store).await?.and_then(meter::server_of);
+        #[cfg(not(feature = "postgres"))]
+        let server = None;
+        let processes = Processes { sink: sink.thread(), server };
+        let options = options.clone();
+        Ok(Self { options, scenario, store, sink, secret, client, processes, tenant, _folder: folder })
+    }
+
+    /// Closes the database, and drops it.
+    ///
+    /// # Errors
+    /// When the schema cannot be dropped.
+    pub async fn close(self) -> Result<(), BenchError> {
+        #[cfg(feature = "postgres")]
+        if self.store.database() == twiceproof_shared::store::Database::Postgres {
+            tables::drop_schema(&self.store).await?;
+        }
+        self.store.close().await;
+        Ok(())
+    }
+
+    /// How many publish, or send, at a time; the plain client is at its best long before a worker's slots.
+    pub fn connections(&self) -> usize {
+        self.options.connections.clamp(1, MOST_CONNECTIONS)
+    }
+
+    /// How many events a round publishes.
+    pub fn events(&self) -> usize {
+        match self.scenario {
+            Scenario::Pace => self.options.events_of_a_pace(),
+            other => self.options.events_of_a_round(other.fan_out()),
+        }
+    }
+
+    /// The event of this number.
+    pub fn event(&self, number: usize) -> NewEvent {
+        NewEvent::json(self.tenant.clone(), EVENT_TYPE, body(number, self.options.payload))
+    }
+
+    /// The dispatcher's options: for each endpoint as many slots as the plain client has connections.
+    pub fn dispatcher(&self) -> DispatcherOptions {
+        let sender = SenderOptions { addresses: AddressPolicy::AllowPrivate, ..SenderOptions::default() };
+        let slots = u32::try_from(self.connections()).unwrap_or(u32::MAX);
+        let policy = Policy { slots_per_endpoint: slots, ..Policy::default() };
+        DispatcherOptions { policy, sender, ..DispatcherOptions::default() }
+    }
+
+    /// Makes the endpoints, all of which lead to the sink.
+    ///
+    /// # Errors
+    /// When one is not accepted.
+    pub async fn add_endpoints(&self) -> Result<(), BenchError> {
+        let manager = Manager::new(&self.store, AddressPolicy::AllowPrivate, &self.dispatcher().policy);
+        for number in 0..self.scenario.fan_out() {
+            let mut endpoint = NewEndpoint::new(self.tenant.clone(), format!("{}/{number}", self.sink.url()));
+            endpoint.event_types = vec![EVENT_TYPE.to_owned()];
+            endpoint.secret = Some(self.secret.clone());
+            manager.create_now(endpoint).await?;
+        }
+        Ok(())
+    }
+
+    /// A turn of the limit of everything that sends: the plain client posts `count` bodies to the sink.
+    ///
+    /// # Errors
+    /// As [`BenchError`] says.
+    pub async fn plain_client(&self, count: usize, sum: &mut Sum) -> Result<(), BenchError> {
+        self.sink.begin(0);
+        let url = self.sink.url();
+        let work = self.client.post_all(&url, count, self.connections(), &self.options);
+        self.turn(count, work, sum).await
+    }
+
+    /// Measures one turn, within its time.
+    ///
+    /// # Errors
+    /// The work's own, or that it took too long.
+    pub async fn turn(
+        &self,
+        count: usize,
+        work: impl Future<Output = Result<Arc<Latencies>, BenchError>>,
+        sum: &mut Sum,
+    ) -> Result<(), BenchError> {
+        let turn = Turn::begin(&self.processes);
+        let latencies = self.within(work).await?;
+        turn.end(&self.processes, count, &latencies, sum);
+        Ok(())
+    }
+
+    /// Runs work within the time of a turn.
+    ///
+    /// # Errors
+    /// The work's own, or that it took too long.
+    pub async fn within<T>(&self, work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
+        let timed_out = |_| BenchError::TimedOut(self.scenario.name());
+        tokio::time::timeout(self.options.limit, work).await.map_err(timed_out)?
+    }
+}
+
+/// A short wait between two looks whether something is done.
+pub async fn moment() {
+    tokio::time::sleep(Duration::from_millis(2)).await;
+}
+
+async fn database(options: &BenchOptions) -> Result<(DatabaseUrl, Option<TempDir>), BenchError> {
+    if let Some(file) = options.database.file() {
+        let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = tempfile::Builder::new().prefix("twiceproof-bench-").tempdir_in(beside)?;
+        return Ok((DatabaseUrl::sqlite(folder.path().join("bench.db"))?, Some(folder)));
+    }
+    #[cfg(feature = "postgres")]
+    {
+        let mut suffix = [0; 8];
+        Random::from_system().fill(&mut suffix);
+        let name = format!("twiceproof_bench_{:016x}", u64::from_be_bytes(suffix));
+        Ok((twiceproof_shared::store::create_schema(&options.database, &name).await?, None))
+    }
+    #[cfg(not(feature = "postgres"))]
+    Ok((options.database.clone(), None))
+}
