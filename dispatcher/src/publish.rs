@@ -7,6 +7,9 @@
 //! content type, channels and ordering key it is *already accepted*, with anything else a *conflict*. The minted id goes
 //! out with every attempt to every endpoint.
 
+mod desk;
+
+use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +20,7 @@ use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::key::Key;
 use twiceproof_shared::store::{Conn, Store, StoreError, Wake};
 
+use self::desk::Desk;
 use crate::event::{self, InvalidEvent, NewEvent};
 use crate::schedule::Policy;
 use crate::store::events::{self, EventRow, FreshEvent, Twin};
@@ -27,6 +31,7 @@ pub struct Publisher {
     store: Store,
     horizon: Duration,
     payload_limit: usize,
+    desk: Desk,
 }
 
 /// An event that was accepted, now or before.
@@ -69,7 +74,7 @@ pub const PAYLOAD_LIMIT: usize = 1024 * 1024;
 impl Publisher {
     /// A publisher whose deliveries live as long as this policy says.
     pub fn new(store: &Store, policy: &Policy) -> Self {
-        Self { store: store.clone(), horizon: policy.horizon, payload_limit: PAYLOAD_LIMIT }
+        Self { store: store.clone(), horizon: policy.horizon, payload_limit: PAYLOAD_LIMIT, desk: Desk::default() }
     }
 
     /// The same with another limit of the payload, in bytes.
@@ -91,15 +96,19 @@ impl Publisher {
         self.insert(conn, &ready).await
     }
 
-    /// Publishes an event in a transaction of its own, shared with others where the store groups commits. Returns after
-    /// the commit.
+    /// Publishes an event in a transaction of ours, shared with others that this publisher and its clones are given
+    /// meanwhile. Returns after the commit.
     ///
     /// # Errors
-    /// As [`PublishError`] says. After [`StoreError::Unknown`] the event may have been accepted: with a uid it can be
-    /// published again.
+    /// As [`PublishError`] says. After [`StoreError::Unknown`] it may have been accepted: with a uid, publish it again.
     pub async fn publish_now(&self, event: NewEvent) -> Result<Published, PublishError> {
         // Minted before the unit, which may run again: it then finds its own event by the id.
         let ready = Arc::new(self.ready(event)?);
+        self.desk.publish(self, ready).await
+    }
+
+    /// Publishes one event in a unit of its own.
+    async fn publish_alone(&self, ready: Arc<Ready>) -> Result<Published, PublishError> {
         let publisher = self.clone();
         let (published, wake) = self
             .store
@@ -123,17 +132,26 @@ impl Publisher {
         events: Vec<NewEvent>,
     ) -> Result<(Vec<Result<Published, Conflict>>, Wake), PublishError> {
         let ready = events.into_iter().map(|event| self.ready(event)).collect::<Result<Vec<_>, _>>()?;
+        self.insert_all(conn, &ready).await
+    }
+
+    async fn insert_all<R: Borrow<Ready> + Sync>(
+        &self,
+        conn: &mut Conn<'_>,
+        ready: &[R],
+    ) -> Result<(Vec<Result<Published, Conflict>>, Wake), PublishError> {
         let mut answers = Vec::with_capacity(ready.len());
         let mut made = 0;
-        for batch in batches(&ready) {
+        for batch in batches(ready) {
             let now = self.store.now();
-            let rows: Vec<EventRow<'_>> = batch.iter().map(Ready::row).collect();
+            let rows: Vec<EventRow<'_>> = batch.iter().map(|one| one.borrow().row()).collect();
             let inserted = events::insert_many(conn, &rows, now).await?;
             let inserted: HashSet<String> = inserted.into_iter().map(|(id,)| id).collect();
-            let fresh: Vec<_> = batch.iter().filter(|one| inserted.contains(one.id.as_str())).collect();
-            let fresh: Vec<_> = fresh.into_iter().map(Ready::fresh).collect();
+            let ready = || batch.iter().map(Borrow::borrow);
+            let fresh: Vec<_> =
+                ready().filter(|one: &&Ready| inserted.contains(one.id.as_str())).map(Ready::fresh).collect();
             made += self.fan_out(conn, &fresh, now).await?;
-            for one in batch {
+            for one in ready() {
                 answers.push(match inserted.contains(one.id.as_str()) {
                     true => Ok(Published { id: one.id.clone(), fresh: true }),
                     false => match self.again(conn, one).await {
@@ -261,11 +279,11 @@ impl Ready {
 const MOST_EVENTS: usize = 500;
 const MOST_BYTES: usize = 4 * 1024 * 1024;
 
-fn batches(ready: &[Ready]) -> Vec<&[Ready]> {
+fn batches<R: Borrow<Ready>>(ready: &[R]) -> Vec<&[R]> {
     let mut batches = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, one) in ready.iter().enumerate() {
-        let size = one.event.payload.len();
+        let size = one.borrow().event.payload.len();
         if at > start && (at - start == MOST_EVENTS || bytes + size > MOST_BYTES) {
             batches.push(&ready[start..at]);
             (start, bytes) = (at, 0);

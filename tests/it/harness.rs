@@ -148,6 +148,7 @@ const ONLY_POSTGRES: &[&str] = &[
     "kill::rel_b26_a_worker_stopped_past_its_lease_changes_nothing_when_it_goes_on",
     "ledger::a_failed_transaction_cannot_finish",
     "ledger::an_uncommitted_twin_is_in_flight_without_waiting",
+    "publish::an_event_that_waits_for_a_host_keeps_no_other_waiting",
     "receive::a_handler_that_commits_by_itself_is_never_run_again",
     "seam::a_commit_of_a_failed_transaction_is_an_error",
 ];

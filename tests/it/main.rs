@@ -19,6 +19,7 @@ mod kill;
 mod kit;
 mod ledger;
 mod program;
+mod publish;
 mod receive;
 mod replay;
 mod schemes;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
     replay::register(&mut suite);
     copies::register(&mut suite);
     program::register(&mut suite);
+    publish::register(&mut suite);
     bench::register(&mut suite);
     house::register(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());

@@ -123,6 +123,19 @@ pub async fn insert_many(
     conn.fetch_all(sql, &[Arg::from(&rows), now.into()]).await
 }
 
+/// Bounds how long the statements of this transaction of ours wait for somebody else's; the wait's end is an error. It is
+/// shorter than the time after which PostgreSQL looks for deadlocks, so that no host is chosen as the victim of one.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn give_way(conn: &mut Conn<'_>) -> Result<(), StoreError> {
+    match conn.database() {
+        // Differs because SQLite has one writer: there is nobody to wait for.
+        Database::Sqlite => Ok(()),
+        Database::Postgres => conn.execute_script("SET LOCAL lock_timeout = '100ms'").await,
+    }
+}
+
 /// An event that is new and has to be fanned out.
 #[derive(Debug, Serialize)]
 pub struct FreshEvent<'a> {

@@ -243,6 +243,14 @@ impl Store {
         }
     }
 
+    /// Refuses a call from inside a unit of work, for callers that would wait for a unit in another task.
+    ///
+    /// # Errors
+    /// [`StoreError::Reentrant`].
+    pub fn refuse_inside_unit(&self) -> Result<(), StoreError> {
+        reentrancy::refuse()
+    }
+
     /// Begins an owned write transaction.
     ///
     /// # Errors
