@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::clock::Timestamp;
 use crate::key::Key;
-use crate::store::{Conn, Database, RunningKey, StoreError};
+use crate::store::{Conn, RunningKey, StoreError};
 
 /// Asks the ledger whether this request is new.
 ///
@@ -26,19 +26,11 @@ use crate::store::{Conn, Database, RunningKey, StoreError};
 /// # Errors
 /// As [`StoreError`] says; [`StoreError::Busy`] under REPEATABLE READ when another transaction took the key meanwhile.
 pub async fn accept(conn: &mut Conn<'_>, request: &Request, now: Timestamp) -> Result<Answer, StoreError> {
-    if let Some(row) = sql::find(conn, &request.key).await? {
-        return judge(conn, row, request, now).await;
-    }
-    let free = match conn.database() {
-        // Differs because SQLite has one writer: whoever is here holds the write lock.
-        Database::Sqlite => true,
-        // Differs because on PostgreSQL the insert would wait for a twin that is still running; asking for a lock does not.
-        Database::Postgres => sql::try_lock(conn, request.key.lock_number()).await?,
-    };
-    if free && sql::insert(conn, request, now).await? {
+    // Asked by trying: most requests are new, and for them this is the only statement.
+    if sql::insert(conn, request, now).await? {
         return Ok(Answer::New(Claim { key: request.key.clone(), token: 1, retention: request.retention }));
     }
-    // Somebody else holds the key or has just committed it.
+    // It is known, or somebody else holds it.
     match sql::find(conn, &request.key).await? {
         Some(row) => judge(conn, row, request, now).await,
         None => Ok(Answer::InFlight),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{Claim, LedgerKey, Outcome, RawRequest, Replay, Request};
 use crate::clock::Timestamp;
-use crate::store::{Conn, StoreError};
+use crate::store::{Arg, Conn, Database, StoreError};
 
 #[derive(sqlx::FromRow)]
 pub(super) struct Row {
@@ -46,43 +46,51 @@ pub(super) async fn find(conn: &mut Conn<'_>, key: &LedgerKey) -> Result<Option<
     .await
 }
 
-/// Advisory locks are shared by all schemas of a database, so the table's own number goes in.
-pub(super) async fn try_lock(conn: &mut Conn<'_>, number: i64) -> Result<bool, StoreError> {
-    let sql = "SELECT pg_try_advisory_xact_lock($1 # 'twiceproof_ledger'::regclass::oid::bigint)";
-    let (locked,): (bool,) = conn.fetch_one(sql, &[number.into()]).await?;
-    Ok(locked)
-}
-
 /// A claim without a lease is done in the transaction that makes it. One that is committed all the same (a handler that
 /// commits by itself) is never run again by us: that could repeat its effect. It stays in flight until somebody looks.
 fn lease_until(request: &Request, now: Timestamp) -> Timestamp {
     request.lease.map_or(Timestamp::from_millis(i64::MAX), |lease| now.plus(lease))
 }
 
-/// False: the key is there already.
+/// False: the key is there already, or a transaction that is still running holds it.
 pub(super) async fn insert(conn: &mut Conn<'_>, request: &Request, now: Timestamp) -> Result<bool, StoreError> {
     let lease_until = lease_until(request, now);
-    let inserted = conn
-        .execute(
-            "INSERT INTO twiceproof_ledger (tenant, scope, key, state, key_rule, parameters, digest, fingerprint,
+    let args: [Arg<'_>; 12] = [
+        (&request.key.tenant).into(),
+        (&request.key.scope).into(),
+        (&request.key.key).into(),
+        (&request.key_rule).into(),
+        request.parameters.as_deref().into(),
+        (&request.digest).into(),
+        (&request.fingerprint.hash).into(),
+        request.fingerprint.version.into(),
+        lease_until.into(),
+        now.into(),
+        now.plus(request.retention).into(),
+        request.key.lock_number().into(),
+    ];
+    let inserted = match conn.database() {
+        // Differs because SQLite has one writer: whoever is here holds the write lock.
+        Database::Sqlite => {
+            let sql =
+                "INSERT INTO twiceproof_ledger (tenant, scope, key, state, key_rule, parameters, digest, fingerprint,
                  fingerprint_version, token, lease_until, first_seen_at, expires_at)
              VALUES ($1, $2, $3, 'claimed', $4, $5, $6, $7, $8, 1, $9, $10, $11)
-             ON CONFLICT (tenant, scope, key) DO NOTHING",
-            &[
-                (&request.key.tenant).into(),
-                (&request.key.scope).into(),
-                (&request.key.key).into(),
-                (&request.key_rule).into(),
-                request.parameters.as_deref().into(),
-                (&request.digest).into(),
-                (&request.fingerprint.hash).into(),
-                request.fingerprint.version.into(),
-                lease_until.into(),
-                now.into(),
-                now.plus(request.retention).into(),
-            ],
-        )
-        .await?;
+             ON CONFLICT (tenant, scope, key) DO NOTHING";
+            conn.execute(sql, &args[..11]).await?
+        }
+        // Differs because on PostgreSQL the insert would wait for a twin that is still running; asking for a lock does not.
+        // Advisory locks are shared by all schemas of a database, so the table's own number goes in.
+        Database::Postgres => {
+            let sql =
+                "INSERT INTO twiceproof_ledger (tenant, scope, key, state, key_rule, parameters, digest, fingerprint,
+                 fingerprint_version, token, lease_until, first_seen_at, expires_at)
+             SELECT $1, $2, $3, 'claimed', $4, $5, $6, $7, $8, 1, $9, $10, $11
+             WHERE pg_try_advisory_xact_lock($12 # 'twiceproof_ledger'::regclass::oid::bigint)
+             ON CONFLICT (tenant, scope, key) DO NOTHING";
+            conn.execute(sql, &args).await?
+        }
+    };
     Ok(inserted == 1)
 }
 
