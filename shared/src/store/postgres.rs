@@ -10,6 +10,10 @@ use super::StoreError;
 
 /// How long work waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection that was used so recently is not asked whether it lives, which would cost a round trip each time. One that
+/// has died all the same shows at its first statement, as one that dies a moment later does: for a transaction that is
+/// BEGIN, which is tried again.
+const FRESH: Duration = Duration::from_millis(500);
 
 pub(super) async fn pool(url: &url::Url, connections: u32) -> Result<PgPool, StoreError> {
     // sqlx's message may quote the address with its password, so the cause is not kept.
@@ -20,6 +24,15 @@ pub(super) async fn pool(url: &url::Url, connections: u32) -> Result<PgPool, Sto
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .after_connect(|conn, _| Box::pin(end_when_abandoned(conn)))
+        .test_before_acquire(false)
+        .before_acquire(|conn, meta| {
+            Box::pin(async move {
+                if meta.idle_for >= FRESH {
+                    conn.ping().await?;
+                }
+                Ok(true)
+            })
+        })
         .connect_with(options)
         .await?)
 }

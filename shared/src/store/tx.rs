@@ -34,8 +34,16 @@ impl Tx {
 
     #[cfg(feature = "postgres")]
     pub(super) async fn postgres(pool: &sqlx::PgPool) -> Result<Self, StoreError> {
-        let conn = Checked::begin(pool.acquire().await?, "BEGIN").await?;
-        Ok(Self { conn: Kind::Postgres(conn), _permit: None })
+        // After the server was restarted every pooled connection may be dead. Nothing has happened before BEGIN is
+        // acknowledged, so the next connection can be tried; each failure takes one out of the pool.
+        let mut stale = pool.size();
+        loop {
+            match Checked::begin(pool.acquire().await?, "BEGIN").await {
+                Ok(conn) => return Ok(Self { conn: Kind::Postgres(conn), _permit: None }),
+                Err(StoreError::Unavailable(_)) if stale > 0 => stale -= 1,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// The connection, to write through.
