@@ -110,6 +110,7 @@ fn read(processes: &Processes) -> (Option<Duration>, Option<Duration>, Option<Du
     (own, sink, processes.server.and_then(server))
 }
 
+#[cfg(feature = "postgres")]
 /// The process that started this backend, if both are PostgreSQL's and on this machine.
 pub fn server_of(backend: u32) -> Option<u32> {
     let stat = Stat::read(Path::new(&format!("/proc/{backend}/stat")))?;
