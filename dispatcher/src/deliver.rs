@@ -7,6 +7,7 @@
 //! process is sent again, under the same id, when its lease is over.
 
 mod attempt;
+mod news;
 mod rounds;
 mod units;
 mod worker;
@@ -96,7 +97,7 @@ impl Dispatcher {
         let sender = Sender::new(sender)?;
         let worker = Worker::start(store).await?;
         tracing::info!(worker = %worker.id(), "the worker has started");
-        let hands = Hands { store: store.clone(), sender, policy: Arc::new(policy) };
+        let hands = Hands { store: store.clone(), sender, policy: Arc::new(policy), news: Arc::default() };
         Ok(Self { hands, grace, worker, after: String::new() })
     }
 

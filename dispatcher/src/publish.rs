@@ -121,6 +121,16 @@ impl Publisher {
         Ok(published)
     }
 
+    /// How many endpoints an event is or was owed to; 0 for an event that nobody subscribed to.
+    ///
+    /// # Errors
+    /// As [`StoreError`] says.
+    pub async fn owed(&self, tenant: &Key, id: &Id) -> Result<u64, StoreError> {
+        let mut reader = self.store.read().await?;
+        let count = events::owed(&mut reader.conn(), tenant.as_ref(), id.as_ref()).await?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
     /// Publishes many events in the caller's transaction, in their order and with few statements. Each has its own
     /// answer: one that conflicts does not keep the others out.
     ///

@@ -31,8 +31,8 @@ pub(super) struct Args {
     seed: Option<u64>,
 
     /// How many orders are placed, each of which publishes an event
-    #[arg(long, value_name = "NUMBER")]
-    events: Option<usize>,
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    events: Option<u32>,
 
     /// Leave one protection out, and see what happens then
     #[arg(long, value_enum)]
@@ -69,7 +69,7 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     }
     let seed = args.seed.unwrap_or_else(|| Random::from_system().below(u64::from(u32::MAX)));
     let mut options = DemoOptions::new(database.clone(), seed);
-    options.orders = args.events.unwrap_or(options.orders);
+    options.orders = args.events.map_or(options.orders, |events| events as usize);
     options.keep = args.keep;
     options.sabotage = args.sabotage.map(|protection| match protection {
         Protection::Ledger => Sabotage::Ledger,

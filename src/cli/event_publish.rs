@@ -55,14 +55,40 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     event.content_type = args.content_type;
     event.uid = args.uid.map(Key::new).transpose().context("cannot use this --uid")?;
 
+    check_json(&event)?;
+
     let store = global::open_ready(&config).await?;
-    let outcome = Publisher::new(&store, &config.policy()).publish_now(event).await;
+    let event_type = event.event_type.clone();
+    let publisher = Publisher::new(&store, &config.policy());
+    let outcome = publisher.publish_now(event).await;
+    let owed = match &outcome {
+        Ok(published) => publisher.owed(&config.tenant, &published.id).await.context("the event was accepted")?,
+        Err(_) => 0,
+    };
     store.close().await;
     match outcome {
-        Ok(published) => accepted(&published, args.json),
+        Ok(published) => {
+            if owed == 0 {
+                let tenant = &config.tenant;
+                output::message(&format!(
+                    "no endpoint of the tenant {tenant} takes {event_type}: nothing will be sent"
+                ));
+            }
+            accepted(&published, owed, args.json)
+        }
         Err(PublishError::Conflict(conflict)) => refused(&conflict, args.json),
         Err(error) => Err(error).context("the event was not accepted"),
     }
+}
+
+/// What is called JSON must be some; the bytes are sent as they are all the same.
+fn check_json(event: &NewEvent) -> anyhow::Result<()> {
+    if event.content_type != "application/json" {
+        return Ok(());
+    }
+    serde_json::from_slice::<&serde_json::value::RawValue>(&event.payload)
+        .map(drop)
+        .context("the payload is not valid JSON; for other data name its --content-type")
 }
 
 fn payload(data: Option<String>, file: Option<PathBuf>) -> anyhow::Result<Vec<u8>> {
@@ -80,14 +106,14 @@ fn payload(data: Option<String>, file: Option<PathBuf>) -> anyhow::Result<Vec<u8
     }
 }
 
-fn accepted(published: &Published, as_json: bool) -> anyhow::Result<ExitCode> {
+fn accepted(published: &Published, owed: u64, as_json: bool) -> anyhow::Result<ExitCode> {
     let (status, remark) = if published.fresh {
         ("accepted", "")
     } else {
         ("already_accepted", "  already accepted; nothing was changed")
     };
     if as_json {
-        output::json(&json!({ "id": published.id.as_str(), "status": status }))?;
+        output::json(&json!({ "id": published.id.as_str(), "status": status, "endpoints": owed }))?;
     } else {
         output::line(format_args!("{}{remark}", published.id))?;
     }

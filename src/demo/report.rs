@@ -16,6 +16,7 @@ pub struct Counts {
     pub deliveries: i64,
     pub delivered: i64,
     pub dead: i64,
+    pub dead_with_effect: i64,
     pub attempts: i64,
     pub requests: i64,
     pub ignored: i64,
@@ -56,21 +57,22 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = &self.counts;
-        let mut line = |title: &str, count: i64| writeln!(f, "  {title:<42}{count:>8}");
+        let mut line = |title: &str, count: i64| writeln!(f, "  {title:<46}{count:>8}");
         line("orders committed", counts.orders)?;
         line("events accepted", counts.events)?;
         line("deliveries", counts.deliveries)?;
         line("  delivered", counts.delivered)?;
         line("  dead", counts.dead)?;
-        line("attempts", counts.attempts)?;
-        line("requests that reached the receiver", counts.requests)?;
+        line("    of these, with their effect all the same", counts.dead_with_effect)?;
+        line("attempts of the dispatcher", counts.attempts)?;
+        line("requests at the receiver, copies included", counts.requests)?;
         writeln!(f, "\n  what went wrong on purpose")?;
-        let mut line = |title: &str, count: i64| writeln!(f, "  {title:<42}{count:>8}");
+        let mut line = |title: &str, count: i64| writeln!(f, "  {title:<46}{count:>8}");
         for (fault, count) in &counts.faults {
             line(&format!("  {}", fault.title()), *count)?;
         }
         writeln!(f, "\n  what the receiver made of it")?;
-        let mut line = |title: &str, count: i64| writeln!(f, "  {title:<42}{count:>8}");
+        let mut line = |title: &str, count: i64| writeln!(f, "  {title:<46}{count:>8}");
         line("  duplicates ignored", counts.ignored)?;
         line("  told to come again while the first ran", counts.in_flight)?;
         line("  refused for their signature or age", counts.unauthorized)?;

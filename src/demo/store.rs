@@ -9,6 +9,7 @@ const TABLES: &str = "
     CREATE TABLE demo_orders (number BIGINT NOT NULL, event TEXT NOT NULL);
     CREATE TABLE demo_invoices (number BIGINT NOT NULL, order_number BIGINT NOT NULL, event TEXT NOT NULL);
     CREATE INDEX demo_invoices_order ON demo_invoices (order_number);
+    CREATE INDEX demo_invoices_event ON demo_invoices (event);
     CREATE TABLE demo_series (last BIGINT NOT NULL);
     INSERT INTO demo_series (last) VALUES (0);
     CREATE TABLE demo_faults (fault TEXT NOT NULL, event TEXT NOT NULL);
@@ -92,6 +93,12 @@ pub async fn count(store: &Store) -> Result<Counts, StoreError> {
         deliveries: one(&mut conn, "SELECT count(*) FROM twiceproof_deliveries").await?,
         delivered: one(&mut conn, "SELECT count(*) FROM twiceproof_deliveries WHERE state = 'delivered'").await?,
         dead: one(&mut conn, "SELECT count(*) FROM twiceproof_deliveries WHERE state = 'dead'").await?,
+        dead_with_effect: one(
+            &mut conn,
+            "SELECT count(*) FROM twiceproof_deliveries d WHERE d.state = 'dead'
+             AND EXISTS (SELECT 1 FROM demo_invoices i WHERE i.event = d.event)",
+        )
+        .await?,
         attempts: one(&mut conn, "SELECT count(*) FROM twiceproof_attempts").await?,
         requests: one(&mut conn, "SELECT count(*) FROM demo_exchanges").await?,
         ignored: one(&mut conn, "SELECT count(*) FROM demo_exchanges WHERE replayed = 1").await?,

@@ -13,6 +13,7 @@ use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::store::Store;
 use url::Url;
 
+use super::news::News;
 use crate::decide::{DeliveryState, decide};
 use crate::exchange::{Exchange, NotSent, Unknown};
 use crate::guard::Refused;
@@ -48,6 +49,7 @@ pub(super) struct Hands {
     pub(super) store: Store,
     pub(super) sender: Sender,
     pub(super) policy: Arc<Policy>,
+    pub(super) news: Arc<News>,
 }
 
 impl Hands {
@@ -100,6 +102,7 @@ impl Hands {
         let ended_at = self.store.now();
         let state = DeliveryState { attempts: claimed.attempts.saturating_add(1), deadline_at: claimed.deadline_at };
         let decision = decide(&state, &exchange, &self.policy, ended_at, self.store.random().unit());
+        self.news.tell(&claimed, state.attempts, &exchange, decision, ended_at);
         let attempt = Id::mint(Prefix::Attempt, started_at, self.store.random());
         claimed.finish(attempt, exchange, decision, Span { started_at, ended_at })
     }

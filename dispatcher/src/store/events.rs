@@ -236,3 +236,13 @@ struct Numbered<'a> {
     #[serde(flatten)]
     event: &'a FreshEvent<'a>,
 }
+
+/// How many endpoints an event is or was owed to.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn owed(conn: &mut Conn<'_>, tenant: &str, id: &str) -> Result<i64, StoreError> {
+    let sql = "SELECT count(*) FROM twiceproof_deliveries WHERE tenant = $1 AND event = $2";
+    let (count,): (i64,) = conn.fetch_one(sql, &[tenant.into(), id.into()]).await?;
+    Ok(count)
+}

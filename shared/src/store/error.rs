@@ -9,7 +9,7 @@ use std::borrow::Cow;
 #[non_exhaustive]
 pub enum StoreError {
     /// Another transaction is in the way (lock, serialization failure, full pool). Run the whole transaction again.
-    #[error("the database is busy; run the whole transaction again")]
+    #[error("the database is busy, or gives no connection in time; run the whole transaction again")]
     Busy(#[source] sqlx::Error),
 
     /// The database cannot be reached or cannot write now (down, read-only, disk full). Try again later.

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use super::StoreError;
 
@@ -20,6 +20,8 @@ pub(super) async fn pool(url: &url::Url, connections: u32) -> Result<PgPool, Sto
     let options = PgConnectOptions::from_str(url.as_str())
         .map_err(|_| StoreError::refused("the PostgreSQL address cannot be read; see `postgres://USER@HOST/DATABASE`"))?
         .application_name("twiceproof");
+    // The pool would go on trying and then say that it is full. One connection of its own says what is wrong, at once.
+    options.connect().await.map_err(unreachable)?.close().await?;
     Ok(PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -35,6 +37,18 @@ pub(super) async fn pool(url: &url::Url, connections: u32) -> Result<PgPool, Sto
         })
         .connect_with(options)
         .await?)
+}
+
+/// Why there is no connection at all. The server's own words name user and database, never a password.
+fn unreachable(error: sqlx::Error) -> StoreError {
+    match &error {
+        sqlx::Error::Database(cause)
+            if matches!(cause.code().as_deref(), Some("28000" | "28P01" | "3D000" | "42501")) =>
+        {
+            StoreError::refused(format!("the PostgreSQL server refused the login: {}", cause.message()))
+        }
+        _ => error.into(),
+    }
 }
 
 /// A statement that we gave up (a handler over its deadline) keeps its backend, its locks and its place among the
