@@ -14,7 +14,6 @@ mod fixture;
 mod group_commit;
 mod harness;
 mod hostile;
-mod house;
 mod kill;
 mod kit;
 mod ledger;
@@ -22,6 +21,7 @@ mod program;
 mod publish;
 mod receive;
 mod replay;
+mod rules;
 mod schemes;
 mod seam;
 
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     program::register(&mut suite);
     publish::register(&mut suite);
     bench::register(&mut suite);
-    house::register(&mut suite);
+    rules::register(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
     // The server would outlive an exit from inside `run`.
     drop(databases);

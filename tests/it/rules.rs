@@ -1,4 +1,4 @@
-//! The rules of the house that a machine can check: who may depend on whom, where SQL and connections may stand, and
+//! The rules of this code that a machine can check: who may depend on whom, where SQL and connections may stand, and
 //! that the documents name only what is there.
 
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ use twiceproof_shared::store::Database;
 use crate::harness::{Bed, Suite};
 
 pub fn register(suite: &mut Suite) {
-    suite.plain("house::dependencies_point_one_way", dependencies);
-    suite.plain("house::sql_stands_only_in_store_and_ledger", sql_rooms);
-    suite.plain("house::connections_are_opened_only_in_their_rooms", connection_rooms);
-    suite.plain("house::no_file_is_longer_than_500_lines", file_sizes);
-    suite.plain("house::every_path_named_in_architecture_exists", named_paths);
-    suite.plain("house::both_schemas_name_the_same_tables_columns_and_indexes", same_schema);
-    suite.both("house::every_unique_index_starts_with_the_tenant", unique_indexes);
+    suite.plain("rules::dependencies_point_one_way", dependencies);
+    suite.plain("rules::sql_stands_only_in_store_and_ledger", sql_rooms);
+    suite.plain("rules::connections_are_opened_only_in_their_rooms", connection_rooms);
+    suite.plain("rules::no_file_is_longer_than_500_lines", file_sizes);
+    suite.plain("rules::every_path_named_in_architecture_exists", named_paths);
+    suite.plain("rules::both_schemas_name_the_same_tables_columns_and_indexes", same_schema);
+    suite.both("rules::every_unique_index_starts_with_the_tenant", unique_indexes);
 }
 
 fn root() -> PathBuf {
