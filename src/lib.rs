@@ -11,7 +11,7 @@
 //!
 //! This crate is the facade over both halves and what they share, and holds what only the program needs: its settings
 //! ([`config`]), an HTTP server with limits ([`server`]), `/live` and `/ready` ([`health`]), and the [`demo`] with the
-//! proof kit behind it ([`prove`]), and the measuring kit ([`bench`]). A service that needs one half only can depend on that half's crate.
+//! proof kit behind it ([`prove`]), and the measuring kit ([`mod@bench`]). A service that needs one half only can depend on that half's crate.
 //!
 //! | to | begin with |
 //! |---|---|
