@@ -16,7 +16,6 @@ use twiceproof_shared::store::StoreError;
 
 use crate::body::BodyError;
 use crate::effect::EffectError;
-use crate::handler::BoxError;
 use crate::ingest::IngestError;
 use crate::verify::Refusal;
 
@@ -70,12 +69,10 @@ impl IntoResponse for IngestError {
             Self::Refused(refusal) => problem(status_of_refusal(&refusal), &refusal.to_string()),
             Self::TooLate => unavailable("the event could not be stored now"),
             Self::Effect(EffectError::MissedDeadline) => unavailable("the event could not be processed in time"),
-            Self::Effect(EffectError::Store(error)) | Self::Store(error)
-                if error.is_retryable() || matches!(error, StoreError::Closed) =>
-            {
+            Self::Effect(EffectError::Store(error)) | Self::Store(error) if is_away(&error) => {
                 unavailable("the event could not be stored now")
             }
-            Self::Effect(EffectError::Failed(cause)) if is_retryable(&cause) => {
+            Self::Effect(EffectError::Failed(cause)) if cause.downcast_ref::<StoreError>().is_some_and(is_away) => {
                 unavailable("the event could not be stored now")
             }
             Self::Effect(_) | Self::Store(_) => {
@@ -94,9 +91,9 @@ pub(crate) fn wrong_method(method: &Method) -> Response {
     }
 }
 
-/// True where the handler handed on that the database was not there for it.
-fn is_retryable(cause: &BoxError) -> bool {
-    cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_retryable)
+/// True where the database was not there for us, or for the handler that handed its error on: the sender comes again.
+fn is_away(error: &StoreError) -> bool {
+    error.is_retryable() || matches!(error, StoreError::Closed)
 }
 
 fn status_of_body(error: BodyError) -> StatusCode {
