@@ -7,6 +7,7 @@
 //! process is sent again, under the same id, when its lease is over.
 
 mod attempt;
+mod flight;
 mod news;
 mod rounds;
 mod units;
@@ -15,7 +16,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,7 +110,8 @@ impl Dispatcher {
     /// then.
     pub async fn step(&mut self) -> Result<Step, StoreError> {
         self.tidy().await?;
-        let claimed = self.claim(self.slots(), HashMap::new()).await?;
+        let claimed = units::claim(self.store(), self.request(self.slots())).await?;
+        self.claimed(&claimed);
         let count = claimed.deliveries.len();
         let mails = units::load(self.store(), claimed.deliveries).await?;
         let attempts = mails.into_iter().map(|mail| self.hands.attempt(mail, future::pending()));
@@ -135,18 +137,22 @@ impl Dispatcher {
         worker::tidy(self.store(), &self.worker).await
     }
 
-    /// Claims deliveries for `free` slots, given what each endpoint has under way already.
-    async fn claim(&mut self, free: u32, busy: HashMap<String, u32>) -> Result<Claimed, StoreError> {
-        let request = ClaimRequest {
+    /// Asks for deliveries for `free` slots.
+    fn request(&self, free: u32) -> ClaimRequest {
+        ClaimRequest {
             worker: self.worker.id().clone(),
             free,
-            busy,
+            busy: HashMap::new(),
             after: self.after.clone(),
             margin: self.hands.policy.lease_margin,
-        };
-        let claimed = units::claim(self.store(), request).await?;
+            quick: HashSet::new(),
+            moves: true,
+        }
+    }
+
+    /// The next claim begins behind the endpoint that this one ended with.
+    fn claimed(&mut self, claimed: &Claimed) {
         self.after.clone_from(&claimed.after);
-        Ok(claimed)
     }
 
     async fn retire(&self) {

@@ -10,7 +10,6 @@
 mod desk;
 
 use std::borrow::Borrow;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,13 +155,12 @@ impl Publisher {
             let now = self.store.now();
             let rows: Vec<EventRow<'_>> = batch.iter().map(|one| one.borrow().row()).collect();
             let inserted = events::insert_many(conn, &rows, now).await?;
-            let inserted: HashSet<String> = inserted.into_iter().map(|(id,)| id).collect();
             let ready = || batch.iter().map(Borrow::borrow);
             let fresh: Vec<_> =
-                ready().filter(|one: &&Ready| inserted.contains(one.id.as_str())).map(Ready::fresh).collect();
+                ready().filter(|one: &&Ready| inserted.has(one.id.as_str())).map(Ready::fresh).collect();
             made += self.fan_out(conn, &fresh, now).await?;
             for one in ready() {
-                answers.push(match inserted.contains(one.id.as_str()) {
+                answers.push(match inserted.has(one.id.as_str()) {
                     true => Ok(Published { id: one.id.clone(), fresh: true }),
                     false => match self.again(conn, one).await {
                         Ok((published, more)) => {

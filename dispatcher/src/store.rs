@@ -3,7 +3,7 @@
 //! Place in the path: publish writes through [`events`]; deliver claims through [`claim`], loads through [`load`] and records
 //! through [`record`]; manage goes through [`endpoints`].
 //! Invariants: static strings; every function takes a `Conn` and a time; rows for bulk statements travel as one JSON
-//! argument with bytes in hex; every change of a leased delivery checks the fencing token; on PostgreSQL the order of locks
+//! argument, with their bytes in another one that they point into; every change of a leased delivery checks the fencing token; on PostgreSQL the order of locks
 //! is deliveries before endpoints, each sorted by key, and rows that wait are picked with SKIP LOCKED.
 
 mod attempts;
@@ -22,6 +22,7 @@ pub mod waiting;
 pub mod workers;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use twiceproof_shared::store::StoreError;
 
 /// Rows as the one JSON argument of a bulk statement.
@@ -30,11 +31,27 @@ fn json<T: Serialize>(rows: &[T]) -> Result<String, StoreError> {
     serde_json::to_string(rows).map_err(|_| StoreError::Refused("rows of a statement cannot be written as JSON".into()))
 }
 
-/// Bytes as a JSON row carries them.
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+/// What a statement gathered into one JSON array.
+fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|_| StoreError::Refused("a statement's JSON cannot be read".into()))
+}
+
+/// The bytes of a bulk statement's rows, all in one argument; each row names its part of them. Hex within the JSON took
+/// most of the time of an insert.
+#[derive(Debug, Default)]
+struct Pool(Vec<u8>);
+
+impl Pool {
+    /// Where these bytes begin, counted from 1 as SQL does.
+    fn add(&mut self, bytes: &[u8]) -> usize {
+        let at = self.0.len() + 1;
+        self.0.extend_from_slice(bytes);
+        at
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 /// The key of a delivery, as JSON rows carry it.
@@ -50,10 +67,12 @@ pub struct DeliveryKey {
 
 #[cfg(test)]
 mod tests {
-    use super::hex;
+    use super::Pool;
 
     #[test]
-    fn bytes_become_two_digits_each() {
-        assert_eq!(hex(b"\x00\x0f\xa0\xff"), "000fa0ff");
+    fn bytes_in_a_pool_follow_one_another_from_one() {
+        let mut pool = Pool::default();
+        assert_eq!([pool.add(b"ab"), pool.add(b""), pool.add(b"c")], [1, 3, 3]);
+        assert_eq!(pool.as_bytes(), b"abc");
     }
 }

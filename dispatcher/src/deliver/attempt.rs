@@ -11,7 +11,6 @@ use futures_util::FutureExt;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::store::Store;
-use url::Url;
 
 use super::news::News;
 use crate::decide::{DeliveryState, decide};
@@ -79,13 +78,14 @@ impl Hands {
         claimed: &ClaimedDelivery,
         stop: impl Future<Output = ()>,
     ) -> Exchange {
-        let destination = request.destination();
+        // The hash in it is worth its time only where somebody reads it.
+        let destination = tracing::enabled!(tracing::Level::DEBUG).then(|| request.destination());
         let sending = AssertUnwindSafe(self.sender.send_until(request, stop)).catch_unwind();
         let exchange = sending.await.map_or(Exchange::Unknown(Unknown::Panicked), |sent| sent.exchange);
         tracing::debug!(
             event = %claimed.key.event,
             endpoint = %claimed.key.endpoint,
-            %destination,
+            destination = destination.map(tracing::field::display),
             outcome = exchange.outcome(),
             status = exchange.status(),
             error = exchange.error(),
@@ -116,9 +116,9 @@ fn request(
 ) -> Result<SignedRequest, NotSent> {
     let Content { content_type, payload } = content.ok_or(NotSent::EventMissing)?;
     let target = target.ok_or_else(|| NotSent::NotSigned("the endpoint is no longer stored".to_owned()))?;
-    let url = Url::parse(&target.url).map_err(|_| NotSent::Blocked(Refused::NotAUrl))?;
+    let url = target.url.as_ref().ok_or(NotSent::Blocked(Refused::NotAUrl))?;
     let letter = Letter {
-        url: &url,
+        url,
         event_id: &claimed.key.event,
         content_type: &content_type,
         payload: &payload,

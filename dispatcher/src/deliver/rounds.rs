@@ -1,23 +1,22 @@
 //! Round after round: what [`Dispatcher::run`](super::Dispatcher::run) does.
 //!
-//! Each round takes in what ended, records it and claims for the free slots side by side (one commit on SQLite), and waits
-//! for whichever comes first: an attempt that ends, a wake-up, the next poll, the order to stop.
+//! Each round takes in what ended, records it and claims for the free slots in one transaction, and waits for whichever
+//! comes first: an attempt that ends, a wake-up, the next poll, the order to stop.
 //! Invariants: attempts run in tasks of their own, so a slow database delays no request that is under way; a result that
 //! cannot be recorded keeps its slot, so that a database that does not answer stops the claims, not the memory.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio::task::{self, JoinSet};
+use tokio::task;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
-use twiceproof_shared::store::StoreError;
+use twiceproof_shared::store::{Store, StoreError};
 use twiceproof_shared::worker::Pace;
 
-use super::attempt::{Ended, Mail};
+use super::attempt::Ended;
+use super::flight::Flight;
 use super::{Dispatcher, units};
-use crate::store::claim::{Claimed, ClaimedDelivery};
+use crate::store::claim::{ClaimRequest, Claimed, ClaimedDelivery};
 use crate::store::record::{Finished, Recorded};
 
 /// The most results of one record.
@@ -46,12 +45,9 @@ pub struct Totals {
 /// The state of a running worker.
 pub(super) struct Rounds {
     dispatcher: Dispatcher,
-    flight: JoinSet<Ended>,
-    /// The endpoint of each attempt under way.
-    under_way: HashMap<task::Id, String>,
+    flight: Flight,
     finished: Vec<Finished>,
     unsent: Vec<ClaimedDelivery>,
-    stop: watch::Sender<bool>,
     totals: Totals,
     /// How many of the finished are recorded one by one, because the database refused them together.
     suspects: usize,
@@ -62,23 +58,24 @@ pub(super) struct Rounds {
     /// How many claims in a row were told to go on and found nothing.
     vain: u32,
     looked: Instant,
+    /// When a claim last moved on what was due.
+    moved: Option<Instant>,
 }
 
 impl Rounds {
     pub(super) fn new(dispatcher: Dispatcher) -> Self {
         Self {
             dispatcher,
-            flight: JoinSet::new(),
-            under_way: HashMap::new(),
+            flight: Flight::new(),
             finished: Vec::new(),
             unsent: Vec::new(),
-            stop: watch::Sender::new(false),
             totals: Totals::default(),
             suspects: 0,
             hungry: false,
             warm: true,
             vain: 0,
             looked: Instant::now(),
+            moved: None,
         }
     }
 
@@ -111,7 +108,7 @@ impl Rounds {
             }
             tokio::select! {
                 () = &mut shutdown => break,
-                Some(ended) = self.flight.join_next_with_id() => {
+                Some(ended) = self.flight.next() => {
                     self.take_in(ended);
                     look = self.hungry || self.looked.elapsed() >= LOOK_EVERY;
                 }
@@ -124,7 +121,7 @@ impl Rounds {
 
     /// Records what ended, and claims for the free slots if it is time to `look`. True: there is more, go on at once.
     async fn round(&mut self, look: bool, pace: &mut Pace) -> Result<bool, StoreError> {
-        while let Some(ended) = self.flight.try_join_next_with_id() {
+        while let Some(ended) = self.flight.try_next() {
             self.take_in(ended);
         }
         let look = look && self.free() > 0;
@@ -134,10 +131,17 @@ impl Rounds {
             self.looked = Instant::now();
         }
         let store = self.dispatcher.store().clone();
-        let batch = Arc::new(self.next_batch());
         units::give_back(&store, std::mem::take(&mut self.unsent)).await;
-        let (recorded, claimed) = tokio::join!(units::record(&store, Arc::clone(&batch)), self.claim(look));
+        let request = self.request(look).await;
+        let batch = Arc::new(self.next_batch());
+        let (recorded, claimed) = match request {
+            Ok(request) => transact(&store, &batch, request).await,
+            Err(error) => (units::record(&store, Arc::clone(&batch)).await, Err(error)),
+        };
         let recorded = self.settle(batch, recorded);
+        if recorded.is_err() || claimed.is_err() {
+            self.moved = None;
+        }
         let claimed = claimed?;
         self.vain = if claimed.deliveries.is_empty() { self.vain.saturating_add(1) } else { 0 };
         let again = claimed.again && self.vain < MOST_VAIN;
@@ -153,17 +157,18 @@ impl Rounds {
         Ok(again || self.finished.len() >= MOST_RECORDED || (self.suspects > 0 && !self.finished.is_empty()))
     }
 
-    async fn claim(&mut self, look: bool) -> Result<Claimed, StoreError> {
+    /// What to claim, if it is time to look for something and there is anything.
+    async fn request(&mut self, look: bool) -> Result<Option<ClaimRequest>, StoreError> {
         // An idle worker looks before it begins a write transaction.
         if !look || (!self.warm && !units::any(self.dispatcher.store()).await?) {
-            return Ok(Claimed::default());
+            return Ok(None);
         }
-        let mut busy: HashMap<String, u32> = HashMap::new();
-        for endpoint in self.under_way.values() {
-            *busy.entry(endpoint.clone()).or_default() += 1;
+        let moves = self.moved.is_none_or(|moved| moved.elapsed() >= LOOK_EVERY);
+        if moves {
+            self.moved = Some(Instant::now());
         }
-        let free = self.free();
-        self.dispatcher.claim(free, busy).await
+        let (busy, quick) = (self.flight.busy(), self.flight.quick());
+        Ok(Some(ClaimRequest { busy, quick, moves, ..self.dispatcher.request(self.free()) }))
     }
 
     /// Loads what was claimed and sends it at once, each in a task of its own.
@@ -174,42 +179,20 @@ impl Rounds {
         }
         self.totals.claimed += count as u64;
         for mail in units::load(self.dispatcher.store(), claimed.deliveries).await? {
-            self.launch_one(mail);
+            self.flight.launch(mail, self.dispatcher.hands().clone());
         }
         tracing::debug!(claimed = count, in_flight = self.flight.len(), "deliveries were claimed");
         Ok(())
     }
 
-    fn launch_one(&mut self, mail: Mail) {
-        let hands = self.dispatcher.hands().clone();
-        let mut stopped = self.stop.subscribe();
-        let endpoint = mail.claimed.key.endpoint.clone();
-        let task = self.flight.spawn(async move {
-            let stop = async {
-                // An error means that the worker itself has gone, which stops the task anyway.
-                let _ = stopped.wait_for(|stop| *stop).await;
-            };
-            hands.attempt(mail, stop).await
-        });
-        self.under_way.insert(task.id(), endpoint);
-    }
-
-    fn take_in(&mut self, ended: Result<(task::Id, Ended), task::JoinError>) {
+    fn take_in(&mut self, ended: Result<Ended, task::JoinError>) {
         match ended {
-            Ok((id, ended)) => {
-                self.under_way.remove(&id);
-                match ended {
-                    Ended::Finished(one) => self.finished.push(one),
-                    Ended::Unsent(one) => {
-                        self.totals.released += 1;
-                        self.unsent.push(one);
-                    }
-                }
+            Ok(Ended::Finished(one)) => self.finished.push(one),
+            Ok(Ended::Unsent(one)) => {
+                self.totals.released += 1;
+                self.unsent.push(one);
             }
-            Err(error) => {
-                self.under_way.remove(&error.id());
-                tracing::error!(%error, "an attempt broke; its lease ends by its time");
-            }
+            Err(error) => tracing::error!(%error, "an attempt broke; its lease ends by its time"),
         }
     }
 
@@ -278,15 +261,35 @@ impl Rounds {
                 continue;
             }
             tokio::select! {
-                ended = self.flight.join_next_with_id() => match ended {
+                ended = self.flight.next() => match ended {
                     Some(ended) => self.take_in(ended),
                     None => break,
                 },
-                () = sleep_until(deadline), if !*self.stop.borrow() => drop(self.stop.send_replace(true)),
+                () = sleep_until(deadline), if !self.flight.is_stopped() => self.flight.stop(),
             }
         }
         units::give_back(self.dispatcher.store(), std::mem::take(&mut self.unsent)).await;
         self.dispatcher.retire().await;
         self.totals
+    }
+}
+
+/// Records and claims in one transaction. Where the database refuses it, each goes alone, so that neither fails for the
+/// other's sake.
+async fn transact(
+    store: &Store,
+    batch: &Arc<Vec<Finished>>,
+    request: Option<ClaimRequest>,
+) -> (Result<Recorded, StoreError>, Result<Claimed, StoreError>) {
+    match units::turn(store, Arc::clone(batch), request.clone()).await {
+        Ok((recorded, claimed)) => (Ok(recorded), Ok(claimed)),
+        Err(error) => match request {
+            Some(request) if !batch.is_empty() && !error.is_retryable() => {
+                tracing::debug!(%error, "a record and a claim were refused together and go apart");
+                tokio::join!(units::record(store, Arc::clone(batch)), units::claim(store, request))
+            }
+            _ if batch.is_empty() => (Ok(Recorded::default()), Err(error)),
+            _ => (Err(error), Ok(Claimed::default())),
+        },
     }
 }

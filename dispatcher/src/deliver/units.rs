@@ -18,21 +18,45 @@ pub(super) async fn any(store: &Store) -> Result<bool, StoreError> {
     waiting::any(&mut reader.conn(), store.now()).await
 }
 
-/// Claims deliveries.
-pub(super) async fn claim(store: &Store, request: ClaimRequest) -> Result<Claimed, StoreError> {
-    let request = Arc::new(request);
+/// Records a batch and claims deliveries, in one transaction. The batch stays with the caller until it is recorded.
+pub(super) async fn turn(
+    store: &Store,
+    batch: Arc<Vec<Finished>>,
+    request: Option<ClaimRequest>,
+) -> Result<(Recorded, Claimed), StoreError> {
+    if batch.is_empty() && request.is_none() {
+        return Ok(Default::default());
+    }
+    let request = request.map(Arc::new);
     let clock = store.clone();
-    let claimed = store
+    let (recorded, claimed) = store
         .run(move |conn| {
-            let (request, clock) = (Arc::clone(&request), clock.clone());
-            Box::pin(async move { claim::claim(conn, &request, clock.now()).await })
+            let (batch, request, clock) = (Arc::clone(&batch), request.clone(), clock.clone());
+            Box::pin(async move {
+                let recorded = record::record(conn, &batch, clock.now()).await?;
+                let claimed = match request {
+                    Some(request) => claim::claim(conn, &request, clock.now()).await?,
+                    None => Claimed::default(),
+                };
+                Ok::<_, StoreError>((recorded, claimed))
+            })
         })
         .await?;
     #[cfg(feature = "kill-points")]
     if !claimed.deliveries.is_empty() {
         twiceproof_shared::kill::at("after_claim");
     }
-    Ok(claimed)
+    Ok((recorded, claimed))
+}
+
+/// Claims deliveries.
+pub(super) async fn claim(store: &Store, request: ClaimRequest) -> Result<Claimed, StoreError> {
+    Ok(turn(store, Arc::default(), Some(request)).await?.1)
+}
+
+/// Records a batch.
+pub(super) async fn record(store: &Store, batch: Arc<Vec<Finished>>) -> Result<Recorded, StoreError> {
+    Ok(turn(store, batch, None).await?.0)
 }
 
 /// Reads what was claimed, outside any transaction. Where that fails the leases are given back.
@@ -58,20 +82,6 @@ pub(super) async fn load(store: &Store, claimed: Vec<ClaimedDelivery>) -> Result
             Err(error)
         }
     }
-}
-
-/// Records a batch. It stays with the caller until it is recorded.
-pub(super) async fn record(store: &Store, batch: Arc<Vec<Finished>>) -> Result<Recorded, StoreError> {
-    if batch.is_empty() {
-        return Ok(Recorded::default());
-    }
-    let clock = store.clone();
-    store
-        .run(move |conn| {
-            let (batch, clock) = (Arc::clone(&batch), clock.clone());
-            Box::pin(async move { record::record(conn, &batch, clock.now()).await })
-        })
-        .await
 }
 
 /// Gives leases back. Where that fails they end by their time.

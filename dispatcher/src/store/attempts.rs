@@ -3,13 +3,11 @@
 //! Place in the path: written by the record, also for attempts that came too late.
 //! Invariants: an attempt is known by its id; a row is written once and never changed.
 
-use std::collections::HashSet;
-
 use serde::Serialize;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::record::Finished;
-use super::{DeliveryKey, hex, json};
+use super::{DeliveryKey, Pool, json};
 use crate::exchange::Exchange;
 
 #[derive(Serialize)]
@@ -20,64 +18,64 @@ struct AttemptRow<'a> {
     number: u32,
     token: i64,
     outcome: &'static str,
-    late: u8,
     status: Option<u16>,
     error: Option<String>,
-    response: Option<String>,
+    response_at: Option<usize>,
+    response_len: Option<usize>,
     started_at: i64,
     ended_at: i64,
 }
 
-/// Keeps the attempts; the ids of those that were not there already.
-pub(super) async fn insert(
-    conn: &mut Conn<'_>,
-    batch: &[&Finished],
-    is_held: &(dyn Fn(&Finished) -> bool + Sync),
-) -> Result<HashSet<String>, StoreError> {
-    let rows: Vec<AttemptRow<'_>> = batch
-        .iter()
-        .map(|one| AttemptRow {
+/// Keeps these attempts, all of them in time or all of them late; how many were not there already.
+pub(super) async fn insert(conn: &mut Conn<'_>, batch: &[&Finished], are_late: bool) -> Result<u64, StoreError> {
+    if batch.is_empty() {
+        return Ok(0);
+    }
+    let mut pool = Pool::default();
+    let rows = batch.iter().map(|one| {
+        let response = match &one.exchange {
+            Exchange::Answered(answer) => Some(&answer.body),
+            _ => None,
+        };
+        AttemptRow {
             key: &one.claimed.key,
             id: one.attempt.as_str(),
             number: one.claimed.attempts.saturating_add(1),
             token: one.claimed.token,
             outcome: one.exchange.outcome(),
-            late: u8::from(!is_held(one)),
             status: one.exchange.status(),
             // PostgreSQL's texts cannot hold a NUL.
             error: one.exchange.error().map(|text| text.replace('\0', "\u{fffd}")),
-            response: match &one.exchange {
-                Exchange::Answered(answer) => Some(hex(&answer.body)),
-                _ => None,
-            },
+            response_at: response.map(|body| pool.add(body)),
+            response_len: response.map(|body| body.len()),
             started_at: one.started_at.as_millis(),
             ended_at: one.ended_at.as_millis(),
-        })
-        .collect();
-    let rows = json(&rows)?;
+        }
+    });
+    let rows = json(&rows.collect::<Vec<_>>())?;
     let sql = match conn.database() {
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
             "INSERT INTO twiceproof_attempts
                  (tenant, id, event, endpoint, number, token, outcome, late, status, error, response, started_at, ended_at)
              SELECT value ->> 'tenant', value ->> 'id', value ->> 'event', value ->> 'endpoint', value ->> 'number',
-                    value ->> 'token', value ->> 'outcome', value ->> 'late', value ->> 'status', value ->> 'error',
-                    unhex(value ->> 'response'), value ->> 'started_at', value ->> 'ended_at'
-             FROM json_each($1) WHERE true
-             ON CONFLICT DO NOTHING RETURNING id"
+                    value ->> 'token', value ->> 'outcome', $3, value ->> 'status', value ->> 'error',
+                    substr($2, value ->> 'response_at', value ->> 'response_len'),
+                    value ->> 'started_at', value ->> 'ended_at'
+             FROM jsonb_each($1) WHERE true
+             ON CONFLICT DO NOTHING"
         }
         // Differs because each database has its own way to read rows out of JSON.
         Database::Postgres => {
             "INSERT INTO twiceproof_attempts
                  (tenant, id, event, endpoint, number, token, outcome, late, status, error, response, started_at, ended_at)
-             SELECT r.tenant, r.id, r.event, r.endpoint, r.number, r.token, r.outcome, r.late, r.status, r.error,
-                    decode(r.response, 'hex'), r.started_at, r.ended_at
+             SELECT r.tenant, r.id, r.event, r.endpoint, r.number, r.token, r.outcome, $3, r.status, r.error,
+                    substring($2::bytea from r.response_at for r.response_len), r.started_at, r.ended_at
              FROM json_to_recordset($1::json) AS r
-                 (tenant text, id text, event text, endpoint text, number bigint, token bigint, outcome text, late bigint,
-                  status bigint, error text, response text, started_at bigint, ended_at bigint)
-             ON CONFLICT DO NOTHING RETURNING id"
+                 (tenant text, id text, event text, endpoint text, number bigint, token bigint, outcome text,
+                  status bigint, error text, response_at int, response_len int, started_at bigint, ended_at bigint)
+             ON CONFLICT DO NOTHING"
         }
     };
-    let ids: Vec<(String,)> = conn.fetch_all(sql, &[Arg::from(&rows)]).await?;
-    Ok(ids.into_iter().map(|(id,)| id).collect())
+    conn.execute(sql, &[Arg::from(&rows), pool.as_bytes().into(), i64::from(are_late).into()]).await
 }

@@ -6,16 +6,16 @@
 //! takes it back. The cost does not grow with the backlog: endpoints with pending rows are found by seeks, each from the
 //! one before.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::Id;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::lanes::{self, Lane, MOST_LANES};
-use super::{DeliveryKey, json, waiting};
+use super::{DeliveryKey, from_json, json, waiting};
 
 /// What a worker can take.
 #[derive(Debug, Clone)]
@@ -30,6 +30,10 @@ pub struct ClaimRequest {
     pub after: String,
     /// How much longer than the endpoint's timeout the lease lasts.
     pub margin: Duration,
+    /// Endpoints that answer so quickly that as many deliveries again as they have slots may wait for these.
+    pub quick: HashSet<String>,
+    /// Move on what is due and whose lease is over, first. A worker that claims all the time does so now and then.
+    pub moves: bool,
 }
 
 /// What came of a claim.
@@ -48,6 +52,8 @@ pub struct Claimed {
 /// A delivery under this worker's lease.
 #[derive(Debug)]
 pub struct ClaimedDelivery {
+    /// Its number, by which SQLite finds it.
+    pub(crate) seq: i64,
     pub(crate) key: DeliveryKey,
     pub(crate) token: i64,
     pub(crate) attempts: u32,
@@ -83,8 +89,10 @@ impl ClaimedDelivery {
 /// As [`StoreError`] says.
 pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Claimed, StoreError> {
     let mut moved_all = true;
-    moved_all &= waiting::promote_due(conn, now, MOST_MOVED).await? < MOST_MOVED as u64;
-    moved_all &= waiting::return_expired(conn, now, MOST_MOVED).await? < MOST_MOVED as u64;
+    if request.moves {
+        moved_all &= waiting::promote_due(conn, now, MOST_MOVED).await? < MOST_MOVED as u64;
+        moved_all &= waiting::return_expired(conn, now, MOST_MOVED).await? < MOST_MOVED as u64;
+    }
     let lanes = lanes::find(conn, &request.after).await?;
     let all_lanes = lanes.len() < MOST_LANES as usize;
     let last_lane = lanes.last().map_or_else(String::new, |lane| lane.endpoint.clone());
@@ -92,7 +100,7 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
     for lane in &closed {
         moved_all &= settle(conn, lane, now).await? < MOST_MOVED as u64;
     }
-    let rooms: Vec<u32> = open.iter().map(|lane| lane.room(&request.busy)).collect();
+    let rooms: Vec<u32> = open.iter().map(|lane| lane.room(&request.busy, &request.quick)).collect();
     let shares = lanes::shares(&rooms, request.free);
     let orders: Vec<Order<'_>> = open
         .iter()
@@ -145,7 +153,7 @@ struct Order<'a> {
     lease_until: i64,
 }
 
-#[derive(Debug, sqlx::FromRow)]
+#[derive(Debug, Deserialize, sqlx::FromRow)]
 struct Row {
     seq: i64,
     tenant: String,
@@ -160,6 +168,7 @@ struct Row {
 impl From<Row> for ClaimedDelivery {
     fn from(row: Row) -> Self {
         Self {
+            seq: row.seq,
             key: DeliveryKey { tenant: row.tenant, event: row.event, endpoint: row.endpoint },
             token: row.token,
             attempts: u32::try_from(row.attempts).unwrap_or(u32::MAX),
@@ -175,42 +184,59 @@ async fn take(conn: &mut Conn<'_>, orders: &[Order<'_>], worker: &Id) -> Result<
         return Ok(Vec::new());
     }
     let orders = json(orders)?;
-    let sql = match conn.database() {
-        // Differs because SQLite has no LATERAL: each row of a lane is found by a seek from the one before.
+    let mut rows: Vec<Row> = match conn.database() {
+        // Differs because SQLite has no LATERAL: each row of a lane is found by a seek from the one before. The rows are
+        // gathered into one, which costs less than many; it has one writer, so that nothing changes until they are leased.
         Database::Sqlite => {
-            "WITH RECURSIVE pick (endpoint, seq, room, lease_until) AS (
-                 SELECT value ->> 'endpoint',
-                     (SELECT min(d.seq) FROM twiceproof_deliveries d
-                      WHERE d.state = 'pending' AND d.endpoint = value ->> 'endpoint'),
-                     value ->> 'share', value ->> 'lease_until'
-                 FROM json_each($1)
-                 UNION ALL
-                 SELECT pick.endpoint,
-                     (SELECT min(d.seq) FROM twiceproof_deliveries d
-                      WHERE d.state = 'pending' AND d.endpoint = pick.endpoint AND d.seq > pick.seq),
-                     pick.room - 1, pick.lease_until
-                 FROM pick WHERE pick.seq IS NOT NULL AND pick.room > 1)
-             UPDATE twiceproof_deliveries
-             SET state = 'leased', token = token + 1, lease_owner = $2, lease_until = pick.lease_until
-             FROM pick WHERE twiceproof_deliveries.seq = pick.seq
-             RETURNING twiceproof_deliveries.seq, tenant, event, endpoint, token, attempts, deadline_at, lease_until"
+            let (picked,): (String,) = conn
+                .fetch_one(
+                    "WITH RECURSIVE pick (endpoint, seq, room, lease_until) AS (
+                         SELECT value ->> 'endpoint',
+                             (SELECT min(d.seq) FROM twiceproof_deliveries d
+                              WHERE d.state = 'pending' AND d.endpoint = value ->> 'endpoint'),
+                             value ->> 'share', value ->> 'lease_until'
+                         FROM jsonb_each($1)
+                         UNION ALL
+                         SELECT pick.endpoint,
+                             (SELECT min(d.seq) FROM twiceproof_deliveries d
+                              WHERE d.state = 'pending' AND d.endpoint = pick.endpoint AND d.seq > pick.seq),
+                             pick.room - 1, pick.lease_until
+                         FROM pick WHERE pick.seq IS NOT NULL AND pick.room > 1)
+                     SELECT json_group_array(json_object('seq', d.seq, 'tenant', d.tenant, 'event', d.event,
+                         'endpoint', d.endpoint, 'token', d.token + 1, 'attempts', d.attempts,
+                         'deadline_at', d.deadline_at, 'lease_until', pick.lease_until))
+                     FROM pick CROSS JOIN twiceproof_deliveries d ON d.seq = pick.seq",
+                    &[Arg::from(&orders)],
+                )
+                .await?;
+            conn.execute(
+                "UPDATE twiceproof_deliveries AS d
+                 SET state = 'leased', token = r.value ->> 'token', lease_owner = $2, lease_until = r.value ->> 'lease_until'
+                 FROM jsonb_each($1) r WHERE d.seq = r.value ->> 'seq'",
+                &[Arg::from(&picked), worker.into()],
+            )
+            .await?;
+            from_json(&picked)?
         }
         // Differs because several workers claim at once: rows that one of them holds are skipped by the others.
         Database::Postgres => {
-            "WITH picked AS MATERIALIZED (
-                 SELECT d.tenant, d.event, d.endpoint, o.lease_until
-                 FROM json_to_recordset($1::json) AS o (endpoint text, share bigint, lease_until bigint)
-                 CROSS JOIN LATERAL (
-                     SELECT p.tenant, p.event, p.endpoint FROM twiceproof_deliveries p
-                     WHERE p.state = 'pending' AND p.endpoint = o.endpoint
-                     ORDER BY p.seq LIMIT o.share FOR UPDATE SKIP LOCKED) d)
-             UPDATE twiceproof_deliveries d
-             SET state = 'leased', token = d.token + 1, lease_owner = $2, lease_until = picked.lease_until
-             FROM picked WHERE d.tenant = picked.tenant AND d.event = picked.event AND d.endpoint = picked.endpoint
-             RETURNING d.seq, d.tenant, d.event, d.endpoint, d.token, d.attempts, d.deadline_at, d.lease_until"
+            conn.fetch_all(
+                "WITH picked AS MATERIALIZED (
+                     SELECT d.tenant, d.event, d.endpoint, o.lease_until
+                     FROM json_to_recordset($1::json) AS o (endpoint text, share bigint, lease_until bigint)
+                     CROSS JOIN LATERAL (
+                         SELECT p.tenant, p.event, p.endpoint FROM twiceproof_deliveries p
+                         WHERE p.state = 'pending' AND p.endpoint = o.endpoint
+                         ORDER BY p.seq LIMIT o.share FOR UPDATE SKIP LOCKED) d)
+                 UPDATE twiceproof_deliveries d
+                 SET state = 'leased', token = d.token + 1, lease_owner = $2, lease_until = picked.lease_until
+                 FROM picked WHERE d.tenant = picked.tenant AND d.event = picked.event AND d.endpoint = picked.endpoint
+                 RETURNING d.seq, d.tenant, d.event, d.endpoint, d.token, d.attempts, d.deadline_at, d.lease_until",
+                &[Arg::from(&orders), worker.into()],
+            )
+            .await?
         }
     };
-    let mut rows: Vec<Row> = conn.fetch_all(sql, &[Arg::from(&orders), worker.into()]).await?;
     rows.sort_unstable_by_key(|row| row.seq);
     Ok(rows)
 }

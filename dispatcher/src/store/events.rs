@@ -1,10 +1,12 @@
 //! Events, and the deliveries that they make.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
-use super::{hex, json};
+use super::{Pool, json};
 
 /// A row of the events table, before it is there.
 #[derive(Debug)]
@@ -75,52 +77,104 @@ pub async fn insert(conn: &mut Conn<'_>, row: &EventRow<'_>, now: Timestamp) -> 
     Ok(inserted == 1)
 }
 
-/// Inserts many events in their order; the ids of those that were not there already.
+/// Inserts many events in their order; those that were not there already.
 ///
 /// # Errors
 /// As [`insert`].
-pub async fn insert_many(
-    conn: &mut Conn<'_>,
-    rows: &[EventRow<'_>],
-    now: Timestamp,
-) -> Result<Vec<(String,)>, StoreError> {
-    let rows = rows.iter().enumerate().map(|(n, row)| JsonEvent {
+pub async fn insert_many(conn: &mut Conn<'_>, rows: &[EventRow<'_>], now: Timestamp) -> Result<Inserted, StoreError> {
+    let mut pool = Pool::default();
+    let events = rows.iter().enumerate().map(|(n, row)| JsonEvent {
         n,
         tenant: row.tenant,
         id: row.id,
         uid: row.uid,
         event_type: row.event_type,
         content_type: row.content_type,
-        payload: hex(row.payload),
-        digest: hex(row.digest),
+        payload_at: pool.add(row.payload),
+        payload_len: row.payload.len(),
+        digest_at: pool.add(row.digest),
         channels: row.channels,
         ordering_key: row.ordering_key,
     });
-    let rows = json(&rows.collect::<Vec<_>>())?;
-    let sql = match conn.database() {
-        // Differs because each database has its own way to read rows out of JSON.
+    let json = json(&events.collect::<Vec<_>>())?;
+    let args = [Arg::from(&json), now.into(), pool.as_bytes().into()];
+    match conn.database() {
+        // Differs because a row that SQLite returns costs as much as it takes to insert it: they are asked for only where
+        // some of them are missing.
         Database::Sqlite => {
-            "INSERT INTO twiceproof_events
-                 (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at)
-             SELECT value ->> 'tenant', value ->> 'id', value ->> 'uid', value ->> 'event_type', value ->> 'content_type',
-                    unhex(value ->> 'payload'), unhex(value ->> 'digest'), value ->> 'channels', value ->> 'ordering_key', $2
-             FROM json_each($1) WHERE true ORDER BY value ->> 'n'
-             ON CONFLICT DO NOTHING RETURNING id"
+            let inserted = conn
+                .execute(
+                    "INSERT INTO twiceproof_events
+                         (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at)
+                     SELECT value ->> 'tenant', value ->> 'id', value ->> 'uid', value ->> 'event_type',
+                            value ->> 'content_type',
+                            substr($3, value ->> 'payload_at', value ->> 'payload_len'),
+                            substr($3, value ->> 'digest_at', 32),
+                            value ->> 'channels', value ->> 'ordering_key', $2
+                     FROM jsonb_each($1) WHERE true
+                     ON CONFLICT DO NOTHING",
+                    &args,
+                )
+                .await?;
+            match inserted {
+                0 => Ok(Inserted::Some(HashSet::new())),
+                all if all == rows.len() as u64 => Ok(Inserted::All),
+                some => Ok(Inserted::Some(last(conn, some).await?)),
+            }
         }
-        // Differs because each database has its own way to read rows out of JSON.
+        // Differs because PostgreSQL returns what it inserted at no cost worth speaking of.
         Database::Postgres => {
-            "INSERT INTO twiceproof_events
-                 (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at)
-             SELECT r.tenant, r.id, r.uid, r.event_type, r.content_type,
-                    decode(r.payload, 'hex'), decode(r.digest, 'hex'), r.channels, r.ordering_key, $2
-             FROM json_to_recordset($1::json) AS r
-                 (n bigint, tenant text, id text, uid text, event_type text, content_type text, payload text, digest text,
-                  channels text, ordering_key text)
-             ORDER BY r.n
-             ON CONFLICT DO NOTHING RETURNING id"
+            let ids: Vec<(String,)> = conn
+                .fetch_all(
+                    "INSERT INTO twiceproof_events
+                         (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at)
+                     SELECT r.tenant, r.id, r.uid, r.event_type, r.content_type,
+                            substring($3::bytea from r.payload_at for r.payload_len),
+                            substring($3::bytea from r.digest_at for 32), r.channels, r.ordering_key, $2
+                     FROM json_to_recordset($1::json) AS r
+                         (n bigint, tenant text, id text, uid text, event_type text, content_type text, payload_at int,
+                          payload_len int, digest_at int, channels text, ordering_key text)
+                     ORDER BY r.n
+                     ON CONFLICT DO NOTHING RETURNING id",
+                    &args,
+                )
+                .await?;
+            Ok(Inserted::Some(ids.into_iter().map(|(id,)| id).collect()))
         }
-    };
-    conn.fetch_all(sql, &[Arg::from(&rows), now.into()]).await
+    }
+}
+
+/// Which of many events a statement inserted.
+#[derive(Debug)]
+pub enum Inserted {
+    /// All of them.
+    All,
+    /// Those with these ids.
+    Some(HashSet<String>),
+}
+
+impl Inserted {
+    /// Whether this one was.
+    #[must_use]
+    pub fn has(&self, id: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(ids) => ids.contains(id),
+        }
+    }
+}
+
+/// The ids of the last `count` events that this connection inserted with one statement: their numbers follow one another.
+async fn last(conn: &mut Conn<'_>, count: u64) -> Result<HashSet<String>, StoreError> {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    let ids: Vec<(String,)> = conn
+        .fetch_all(
+            "SELECT id FROM twiceproof_events
+             WHERE seq > last_insert_rowid() - $1 AND seq <= last_insert_rowid()",
+            &[count.into()],
+        )
+        .await?;
+    Ok(ids.into_iter().map(|(id,)| id).collect())
 }
 
 /// Bounds how long the statements of this transaction of ours wait for somebody else's; the wait's end is an error. It is
@@ -168,7 +222,7 @@ pub async fn fan_out(
              SELECT e.tenant, r.value ->> 'id', e.id,
                     CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
                     CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2, $3, $2
-             FROM json_each($1) r JOIN twiceproof_endpoints e ON e.tenant = r.value ->> 'tenant'
+             FROM jsonb_each($1) r JOIN twiceproof_endpoints e ON e.tenant = r.value ->> 'tenant'
              WHERE e.all_event_types = 1 OR EXISTS (
                  SELECT 1 FROM twiceproof_endpoint_event_types t
                  WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = r.value ->> 'event_type')
@@ -224,8 +278,9 @@ struct JsonEvent<'a> {
     uid: Option<&'a str>,
     event_type: &'a str,
     content_type: &'a str,
-    payload: String,
-    digest: String,
+    payload_at: usize,
+    payload_len: usize,
+    digest_at: usize,
     channels: &'a str,
     ordering_key: Option<&'a str>,
 }

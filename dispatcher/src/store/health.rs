@@ -48,7 +48,7 @@ pub(super) async fn update(conn: &mut Conn<'_>, signs: &[Sign<'_>], now: Timesta
                  state_reason = iif(r.value ->> 'gone' AND e.state = 'enabled', 'gone', e.state_reason),
                  updated_at = iif(r.value ->> 'gone' AND e.state = 'enabled', $2, e.updated_at),
                  state = iif(r.value ->> 'gone', 'disabled', e.state)
-             FROM json_each($1) r
+             FROM jsonb_each($1) r
              WHERE e.tenant = r.value ->> 'tenant' AND e.id = r.value ->> 'endpoint'
                AND (r.value ->> 'gone' OR r.value ->> 'failures' > 0 OR e.failures_in_row > 0
                     OR coalesce(e.last_success_at, 0) < r.value ->> 'well_at' - 1000)"

@@ -4,7 +4,7 @@
 //! Invariants: each lane is found by a seek from the one before, so the cost does not grow with the backlog; no lane gets
 //! more than its endpoint's slots leave, and none is passed over for ever: a claim begins behind the last lane served.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use twiceproof_shared::store::{Conn, Database, StoreError};
@@ -23,10 +23,11 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// How many more requests may be under way to it.
-    pub(super) fn room(&self, busy: &HashMap<String, u32>) -> u32 {
+    /// How many more deliveries may be claimed for it: as many as it has slots, and as many again where it is quick.
+    pub(super) fn room(&self, busy: &HashMap<String, u32>, quick: &HashSet<String>) -> u32 {
         let slots = self.slots.and_then(|slots| u32::try_from(slots).ok()).unwrap_or(0);
-        slots.saturating_sub(busy.get(&self.endpoint).copied().unwrap_or(0))
+        let ahead = if quick.contains(&self.endpoint) { slots } else { 0 };
+        slots.saturating_add(ahead).saturating_sub(busy.get(&self.endpoint).copied().unwrap_or(0))
     }
 
     /// The deadline of one attempt.

@@ -12,6 +12,7 @@ use serde::Serialize;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::secret::Secret;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
+use url::Url;
 
 use super::claim::ClaimedDelivery;
 use super::json;
@@ -37,8 +38,10 @@ pub struct Content {
 
 /// Where it is sent, and what signs it.
 pub struct Target {
-    /// The URL as it is stored.
-    pub url: String,
+    /// The URL, unless what is stored is none.
+    pub url: Option<Url>,
+    /// How many requests may be under way to it.
+    pub slots: usize,
     /// The deadline of one attempt.
     pub timeout: Duration,
     /// The live secrets, newest first.
@@ -84,7 +87,7 @@ async fn contents(conn: &mut Conn<'_>, keys: &str) -> Result<HashMap<Key, Conten
     let sql = match conn.database() {
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
-            "SELECT v.tenant, v.id, v.content_type, v.payload FROM json_each($1) k
+            "SELECT v.tenant, v.id, v.content_type, v.payload FROM jsonb_each($1) k
              CROSS JOIN twiceproof_events v ON v.tenant = k.value ->> 'tenant' AND v.id = k.value ->> 'id'"
         }
         // Differs because each database has its own way to read rows out of JSON.
@@ -106,7 +109,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<Hash
     let sql = match conn.database() {
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
-            "SELECT e.tenant, e.id, e.url, e.timeout_ms, s.secret FROM json_each($1) k
+            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.secret FROM jsonb_each($1) k
              CROSS JOIN twiceproof_endpoints e ON e.tenant = k.value ->> 'tenant' AND e.id = k.value ->> 'id'
              LEFT JOIN twiceproof_endpoint_secrets s
                  ON s.tenant = e.tenant AND s.endpoint = e.id AND (s.expires_at IS NULL OR s.expires_at > $2)
@@ -114,7 +117,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<Hash
         }
         // Differs because each database has its own way to read rows out of JSON.
         Database::Postgres => {
-            "SELECT e.tenant, e.id, e.url, e.timeout_ms, s.secret
+            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.secret
              FROM json_to_recordset($1::json) AS k (tenant text, id text)
              JOIN twiceproof_endpoints e ON e.tenant = k.tenant AND e.id = k.id
              LEFT JOIN twiceproof_endpoint_secrets s
@@ -122,12 +125,13 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<Hash
              ORDER BY s.created_at DESC, s.key_id"
         }
     };
-    type Row = (String, String, String, i64, Option<Vec<u8>>);
+    type Row = (String, String, String, i64, i64, Option<Vec<u8>>);
     let rows: Vec<Row> = conn.fetch_all(sql, &[Arg::from(keys), now.into()]).await?;
     let mut targets: HashMap<Key, Target> = HashMap::new();
-    for (tenant, id, url, timeout_ms, secret) in rows {
+    for (tenant, id, url, slots, timeout_ms, secret) in rows {
         let target = targets.entry((tenant, id)).or_insert_with(|| Target {
-            url,
+            url: Url::parse(&url).ok(),
+            slots: usize::try_from(slots).unwrap_or(0),
             timeout: Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0)),
             secrets: Vec::new(),
         });

@@ -5,7 +5,8 @@
 //! lost is kept as late and changes nothing. An attempt is known by its id, so a batch that is recorded a second time,
 //! because its first commit was unknown, changes nothing and marks nothing as late.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
 use serde::Serialize;
 use twiceproof_shared::clock::Timestamp;
@@ -14,7 +15,7 @@ use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::claim::ClaimedDelivery;
 use super::health::{self, Sign, Verdict};
-use super::{DeliveryKey, attempts, json, waiting};
+use super::{DeliveryKey, attempts, from_json, json, waiting};
 use crate::decide::Decision;
 use crate::exchange::{Exchange, NotSent};
 
@@ -56,6 +57,16 @@ impl Finished {
     pub fn lease_until(&self) -> Timestamp {
         self.claimed.lease_until
     }
+
+    /// Whether the endpoint took it.
+    pub fn is_success(&self) -> bool {
+        self.decision == Decision::Delivered
+    }
+
+    /// How long the attempt took.
+    pub fn took(&self) -> Duration {
+        self.ended_at.since(self.started_at)
+    }
 }
 
 /// What a batch changed.
@@ -89,16 +100,19 @@ impl Recorded {
 /// # Errors
 /// As [`StoreError`] says.
 pub async fn record(conn: &mut Conn<'_>, batch: &[Finished], now: Timestamp) -> Result<Recorded, StoreError> {
+    if batch.is_empty() {
+        return Ok(Recorded::default());
+    }
     let mut batch: Vec<&Finished> = batch.iter().collect();
     batch.sort_unstable_by(|a, b| a.claimed.key.cmp(&b.claimed.key));
-    let held = held(conn, &batch).await?;
-    let is_held = |one: &Finished| held.get(&one.claimed.key) == Some(&one.claimed.token);
-    let new = attempts::insert(conn, &batch, &is_held).await?;
-    // An attempt that is there already was recorded by an earlier run of this unit, with all that followed from it.
+    let advanced = advance(conn, &batch, now).await?;
     let (fresh, late): (Vec<&Finished>, Vec<&Finished>) =
-        batch.into_iter().filter(|one| new.contains(one.attempt.as_str())).partition(|one| is_held(one));
-    let mut recorded = Recorded { late: late.len() as u64, ..Recorded::default() };
-    advance(conn, &fresh, now).await?;
+        batch.into_iter().partition(|one| advanced.contains(&one.claimed.seq));
+    attempts::insert(conn, &fresh, false).await?;
+    // Of those that moved nothing, some are there already: an earlier run of this unit recorded them, with all that
+    // followed from them.
+    let late = attempts::insert(conn, &late, true).await?;
+    let mut recorded = Recorded { late, ..Recorded::default() };
     let signs: Vec<Sign<'_>> = fresh.iter().filter_map(|one| sign(one)).collect();
     health::update(conn, &signs, now).await?;
     let gone: BTreeSet<(&str, &str)> =
@@ -123,15 +137,15 @@ pub async fn record(conn: &mut Conn<'_>, batch: &[Finished], now: Timestamp) -> 
 /// # Errors
 /// As [`StoreError`] says.
 pub async fn release(conn: &mut Conn<'_>, claimed: &[ClaimedDelivery]) -> Result<u64, StoreError> {
-    let mut rows: Vec<Release<'_>> = claimed.iter().map(|one| Release { key: &one.key, token: one.token }).collect();
+    let mut rows: Vec<Release<'_>> = claimed.iter().map(|one| Release { seq: one.seq, key: &one.key, token: one.token }).collect();
     rows.sort_unstable_by_key(|row| row.key);
     let rows = json(&rows)?;
     let sql = match conn.database() {
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
             "UPDATE twiceproof_deliveries AS d SET state = 'pending', lease_owner = NULL, lease_until = 0
-             FROM json_each($1) r
-             WHERE d.tenant = r.value ->> 'tenant' AND d.event = r.value ->> 'event' AND d.endpoint = r.value ->> 'endpoint'
+             FROM jsonb_each($1) r
+             WHERE d.seq = r.value ->> 'seq' AND d.event = r.value ->> 'event'
                AND d.state = 'leased' AND d.token = r.value ->> 'token'"
         }
         // Differs because each database has its own way to read rows out of JSON.
@@ -162,40 +176,15 @@ fn sign(one: &Finished) -> Option<Sign<'_>> {
 
 #[derive(Serialize)]
 struct Release<'a> {
+    seq: i64,
     #[serde(flatten)]
     key: &'a DeliveryKey,
     token: i64,
 }
 
-/// The tokens of those deliveries that are still leased; locked until the end of the transaction.
-async fn held(conn: &mut Conn<'_>, batch: &[&Finished]) -> Result<HashMap<DeliveryKey, i64>, StoreError> {
-    let keys: Vec<&DeliveryKey> = batch.iter().map(|one| &one.claimed.key).collect();
-    let keys = json(&keys)?;
-    let sql = match conn.database() {
-        // Differs because SQLite has one writer: nothing can change between this look and the writes.
-        Database::Sqlite => {
-            "SELECT d.tenant, d.event, d.endpoint, d.token FROM json_each($1) k
-             CROSS JOIN twiceproof_deliveries d ON d.tenant = k.value ->> 'tenant' AND d.event = k.value ->> 'event'
-                 AND d.endpoint = k.value ->> 'endpoint'
-             WHERE d.state = 'leased'"
-        }
-        // Differs because another worker may take a lease over: the rows are locked, in the order of their keys.
-        Database::Postgres => {
-            "SELECT d.tenant, d.event, d.endpoint, d.token
-             FROM json_to_recordset($1::json) AS k (tenant text, event text, endpoint text)
-             JOIN twiceproof_deliveries d ON d.tenant = k.tenant AND d.event = k.event AND d.endpoint = k.endpoint
-             WHERE d.state = 'leased'
-             ORDER BY d.tenant, d.event, d.endpoint FOR UPDATE OF d"
-        }
-    };
-    let rows: Vec<(String, String, String, i64)> = conn.fetch_all(sql, &[Arg::from(&keys)]).await?;
-    let held =
-        rows.into_iter().map(|(tenant, event, endpoint, token)| (DeliveryKey { tenant, event, endpoint }, token));
-    Ok(held.collect())
-}
-
 #[derive(Serialize)]
 struct DeliveryRow<'a> {
+    seq: i64,
     #[serde(flatten)]
     key: &'a DeliveryKey,
     token: i64,
@@ -205,55 +194,70 @@ struct DeliveryRow<'a> {
     final_at: Option<i64>,
 }
 
-/// Moves the deliveries on, where the token still is the claim's.
-async fn advance(conn: &mut Conn<'_>, fresh: &[&Finished], now: Timestamp) -> Result<(), StoreError> {
-    if fresh.is_empty() {
-        return Ok(());
-    }
-    let rows: Vec<DeliveryRow<'_>> = fresh
-        .iter()
-        .map(|one| {
-            let (state, reason, due_at) = match one.decision {
-                Decision::Delivered => ("delivered", None, None),
-                Decision::Retry { due_at } => ("backoff", None, Some(due_at.as_millis())),
-                Decision::Dead { reason } => ("dead", Some(reason.as_str()), None),
-                Decision::DisableEndpoint => ("parked", Some("endpoint_disabled"), None),
-            };
-            let is_final = matches!(one.decision, Decision::Delivered | Decision::Dead { .. });
-            DeliveryRow {
-                key: &one.claimed.key,
-                token: one.claimed.token,
-                state,
-                reason,
-                due_at,
-                final_at: is_final.then(|| now.as_millis()),
-            }
-        })
-        .collect();
-    let rows = json(&rows)?;
-    let sql = match conn.database() {
-        // Differs because each database has its own way to read rows out of JSON.
+/// Moves the deliveries on where the token still is the claim's; the numbers of those that were moved.
+async fn advance(conn: &mut Conn<'_>, batch: &[&Finished], now: Timestamp) -> Result<HashSet<i64>, StoreError> {
+    let rows = batch.iter().map(|one| {
+        let (state, reason, due_at) = match one.decision {
+            Decision::Delivered => ("delivered", None, None),
+            Decision::Retry { due_at } => ("backoff", None, Some(due_at.as_millis())),
+            Decision::Dead { reason } => ("dead", Some(reason.as_str()), None),
+            Decision::DisableEndpoint => ("parked", Some("endpoint_disabled"), None),
+        };
+        let is_final = matches!(one.decision, Decision::Delivered | Decision::Dead { .. });
+        DeliveryRow {
+            seq: one.claimed.seq,
+            key: &one.claimed.key,
+            token: one.claimed.token,
+            state,
+            reason,
+            due_at,
+            final_at: is_final.then(|| now.as_millis()),
+        }
+    });
+    let rows = json(&rows.collect::<Vec<_>>())?;
+    match conn.database() {
+        // Differs because on SQLite the number is the row's own key, and many returned rows cost more than the look for them
+        // in one; it has one writer, so that nothing changes between the two.
         Database::Sqlite => {
-            "UPDATE twiceproof_deliveries AS d
-             SET state = r.value ->> 'state', state_reason = r.value ->> 'reason',
-                 due_at = coalesce(r.value ->> 'due_at', d.due_at), final_at = r.value ->> 'final_at',
-                 attempts = d.attempts + 1, lease_owner = NULL, lease_until = 0
-             FROM json_each($1) r
-             WHERE d.tenant = r.value ->> 'tenant' AND d.event = r.value ->> 'event' AND d.endpoint = r.value ->> 'endpoint'
-               AND d.state = 'leased' AND d.token = r.value ->> 'token'"
+            let (held,): (String,) = conn
+                .fetch_one(
+                    "SELECT json_group_array(d.seq) FROM jsonb_each($1) r
+                     CROSS JOIN twiceproof_deliveries d ON d.seq = r.value ->> 'seq'
+                     WHERE d.state = 'leased' AND d.token = r.value ->> 'token' AND d.event = r.value ->> 'event'",
+                    &[Arg::from(&rows)],
+                )
+                .await?;
+            conn.execute(
+                "UPDATE twiceproof_deliveries AS d
+                 SET state = r.value ->> 'state', state_reason = r.value ->> 'reason',
+                     due_at = coalesce(r.value ->> 'due_at', d.due_at), final_at = r.value ->> 'final_at',
+                     attempts = d.attempts + 1, lease_owner = NULL, lease_until = 0
+                 FROM jsonb_each($1) r
+                 WHERE d.seq = r.value ->> 'seq'
+                   AND d.state = 'leased' AND d.token = r.value ->> 'token' AND d.event = r.value ->> 'event'",
+                &[Arg::from(&rows)],
+            )
+            .await?;
+            from_json(&held)
         }
-        // Differs because each database has its own way to read rows out of JSON.
+        // Differs because PostgreSQL's key is the delivery's. The rows come in the order of their keys, so that two workers
+        // seldom lock them crosswise; where they do, one is told to run again.
         Database::Postgres => {
-            "UPDATE twiceproof_deliveries d
-             SET state = r.state, state_reason = r.reason, due_at = coalesce(r.due_at, d.due_at), final_at = r.final_at,
-                 attempts = d.attempts + 1, lease_owner = NULL, lease_until = 0
-             FROM json_to_recordset($1::json) AS r
-                 (tenant text, event text, endpoint text, token bigint, state text, reason text, due_at bigint,
-                  final_at bigint)
-             WHERE d.tenant = r.tenant AND d.event = r.event AND d.endpoint = r.endpoint
-               AND d.state = 'leased' AND d.token = r.token"
+            let moved: Vec<(i64,)> = conn
+                .fetch_all(
+                    "UPDATE twiceproof_deliveries d
+                     SET state = r.state, state_reason = r.reason, due_at = coalesce(r.due_at, d.due_at),
+                         final_at = r.final_at, attempts = d.attempts + 1, lease_owner = NULL, lease_until = 0
+                     FROM json_to_recordset($1::json) AS r
+                         (tenant text, event text, endpoint text, token bigint, state text, reason text, due_at bigint,
+                          final_at bigint)
+                     WHERE d.tenant = r.tenant AND d.event = r.event AND d.endpoint = r.endpoint
+                       AND d.state = 'leased' AND d.token = r.token
+                     RETURNING d.seq",
+                    &[Arg::from(&rows)],
+                )
+                .await?;
+            Ok(moved.into_iter().map(|(seq,)| seq).collect())
         }
-    };
-    conn.execute(sql, &[Arg::from(&rows)]).await?;
-    Ok(())
+    }
 }

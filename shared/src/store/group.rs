@@ -27,7 +27,9 @@ use super::{Conn, StoreError, raw, sqlite};
 const MOST_UNITS: usize = 64;
 /// … or when this much time has passed …
 const MOST_TIME: Duration = Duration::from_millis(5);
-/// … and between two batches the write lock is free this long, so that other processes and host transactions get it.
+/// … and a writer that has held the write lock for this long, with no pause between its batches, …
+const MOST_HELD: Duration = Duration::from_millis(4);
+/// … leaves it free for this long, so that other processes and host transactions get it.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How many of SQLite's instructions run between two looks at whether the statement shall end.
 const INTERRUPT_OPS: i32 = 10_000;
@@ -37,7 +39,8 @@ const TRIES_ALONE: usize = 3;
 /// The writing end: units are queued here.
 pub(super) fn start(options: SqliteConnectOptions, permit: Arc<Semaphore>) -> mpsc::Sender<Box<dyn Job>> {
     let (sender, jobs) = mpsc::channel(1024);
-    let writer = Writer { options, permit, conn: None, ended: Instant::now() };
+    let now = Instant::now();
+    let writer = Writer { options, permit, conn: None, held_since: now, ended: now };
     tokio::spawn(writer.run(jobs));
     sender
 }
@@ -46,6 +49,8 @@ struct Writer {
     options: SqliteConnectOptions,
     permit: Arc<Semaphore>,
     conn: Option<Watched>,
+    /// When the first batch began since the lock was last left free for a pause.
+    held_since: Instant,
     /// When the last batch ended.
     ended: Instant,
 }
@@ -53,7 +58,12 @@ struct Writer {
 impl Writer {
     async fn run(mut self, mut jobs: mpsc::Receiver<Box<dyn Job>>) {
         while let Some(first) = jobs.recv().await {
-            tokio::time::sleep_until(self.ended + PAUSE).await;
+            if self.ended.elapsed() < PAUSE && self.ended - self.held_since >= MOST_HELD {
+                tokio::time::sleep_until(self.ended + PAUSE).await;
+            }
+            if self.ended.elapsed() >= PAUSE {
+                self.held_since = Instant::now();
+            }
             // The semaphore is fair: a host transaction that asked first writes first.
             let Ok(permit) = Arc::clone(&self.permit).acquire_owned().await else { return };
             self.batch(first, &mut jobs).await;

@@ -39,6 +39,8 @@ impl<'a> Peer<'a> {
             busy: busy.iter().map(|(endpoint, count)| ((*endpoint).to_owned(), *count)).collect(),
             after: self.after.clone(),
             margin: Duration::from_secs(15),
+            quick: HashSet::new(),
+            moves: true,
         };
         let mut tx = self.bed.store.begin().await.unwrap();
         let claimed = claim(&mut tx.conn(), &request, self.bed.store.now()).await.unwrap();
