@@ -110,10 +110,10 @@ impl Dispatcher {
     /// then.
     pub async fn step(&mut self) -> Result<Step, StoreError> {
         self.tidy().await?;
-        let claimed = units::claim(self.store(), self.request(self.slots())).await?;
-        self.claimed(&claimed);
-        let count = claimed.deliveries.len();
-        let mails = units::load(self.store(), claimed.deliveries).await?;
+        let haul = units::claim(self.store(), self.request(self.slots())).await?;
+        self.claimed(&haul.claimed);
+        let count = haul.claimed.deliveries.len();
+        let mails = units::load(self.store(), haul).await?;
         let attempts = mails.into_iter().map(|mail| self.hands.attempt(mail, future::pending()));
         let ended = future::join_all(attempts).await;
         let (recorded, released) = units::record_by_lease(self.store(), ended).await?;

@@ -316,8 +316,15 @@ fn worker(store: &Store) -> Id {
 }
 
 async fn claim_as(store: &Store, worker: &Id, free: u32, busy: HashMap<String, u32>) -> Claimed {
-    let request =
-        ClaimRequest { worker: worker.clone(), free, busy, after: String::new(), margin: Duration::from_secs(15), quick: HashSet::new(), moves: true };
+    let request = ClaimRequest {
+        worker: worker.clone(),
+        free,
+        busy,
+        after: String::new(),
+        margin: Duration::from_secs(15),
+        quick: HashSet::new(),
+        moves: true,
+    };
     let (request, now) = (Arc::new(request), store.now());
     let unit = store.run(move |conn| {
         let request = Arc::clone(&request);

@@ -1,7 +1,7 @@
 //! Round after round: what [`Dispatcher::run`](super::Dispatcher::run) does.
 //!
-//! Each round takes in what ended, records it and claims for the free slots in one transaction, and waits for whichever
-//! comes first: an attempt that ends, a wake-up, the next poll, the order to stop.
+//! Each round takes in what ended, records it and claims for the free slots side by side (one commit on SQLite), and waits
+//! for whichever comes first: an attempt that ends, a wake-up, the next poll, the order to stop.
 //! Invariants: attempts run in tasks of their own, so a slow database delays no request that is under way; a result that
 //! cannot be recorded keeps its slot, so that a database that does not answer stops the claims, not the memory.
 
@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use tokio::task;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
-use twiceproof_shared::store::{Store, StoreError};
+use twiceproof_shared::store::StoreError;
 use twiceproof_shared::worker::Pace;
 
+use super::Dispatcher;
 use super::attempt::Ended;
 use super::flight::Flight;
-use super::{Dispatcher, units};
-use crate::store::claim::{ClaimRequest, Claimed, ClaimedDelivery};
+use super::units::{self, Haul};
+use crate::store::claim::{ClaimRequest, ClaimedDelivery};
 use crate::store::record::{Finished, Recorded};
 
 /// The most results of one record.
@@ -132,17 +133,11 @@ impl Rounds {
         }
         let store = self.dispatcher.store().clone();
         units::give_back(&store, std::mem::take(&mut self.unsent)).await;
-        let request = self.request(look).await;
         let batch = Arc::new(self.next_batch());
-        let (recorded, claimed) = match request {
-            Ok(request) => transact(&store, &batch, request).await,
-            Err(error) => (units::record(&store, Arc::clone(&batch)).await, Err(error)),
-        };
+        let (recorded, claimed) = tokio::join!(units::record(&store, Arc::clone(&batch)), self.claim(look));
         let recorded = self.settle(batch, recorded);
-        if recorded.is_err() || claimed.is_err() {
-            self.moved = None;
-        }
-        let claimed = claimed?;
+        let haul = claimed?;
+        let claimed = &haul.claimed;
         self.vain = if claimed.deliveries.is_empty() { self.vain.saturating_add(1) } else { 0 };
         let again = claimed.again && self.vain < MOST_VAIN;
         if look {
@@ -152,33 +147,35 @@ impl Rounds {
         if self.warm {
             pace.found();
         }
-        self.launch(claimed).await?;
+        self.launch(haul).await?;
         recorded?;
         Ok(again || self.finished.len() >= MOST_RECORDED || (self.suspects > 0 && !self.finished.is_empty()))
     }
 
-    /// What to claim, if it is time to look for something and there is anything.
-    async fn request(&mut self, look: bool) -> Result<Option<ClaimRequest>, StoreError> {
+    async fn claim(&mut self, look: bool) -> Result<Haul, StoreError> {
         // An idle worker looks before it begins a write transaction.
         if !look || (!self.warm && !units::any(self.dispatcher.store()).await?) {
-            return Ok(None);
+            return Ok(Haul::default());
         }
         let moves = self.moved.is_none_or(|moved| moved.elapsed() >= LOOK_EVERY);
+        let (busy, quick) = (self.flight.busy(), self.flight.quick());
+        let request = ClaimRequest { busy, quick, moves, ..self.dispatcher.request(self.free()) };
+        let haul = units::claim(self.dispatcher.store(), request).await?;
         if moves {
             self.moved = Some(Instant::now());
         }
-        let (busy, quick) = (self.flight.busy(), self.flight.quick());
-        Ok(Some(ClaimRequest { busy, quick, moves, ..self.dispatcher.request(self.free()) }))
+        self.dispatcher.claimed(&haul.claimed);
+        Ok(haul)
     }
 
     /// Loads what was claimed and sends it at once, each in a task of its own.
-    async fn launch(&mut self, claimed: Claimed) -> Result<(), StoreError> {
-        let count = claimed.deliveries.len();
+    async fn launch(&mut self, haul: Haul) -> Result<(), StoreError> {
+        let count = haul.claimed.deliveries.len();
         if count == 0 {
             return Ok(());
         }
         self.totals.claimed += count as u64;
-        for mail in units::load(self.dispatcher.store(), claimed.deliveries).await? {
+        for mail in units::load(self.dispatcher.store(), haul).await? {
             self.flight.launch(mail, self.dispatcher.hands().clone());
         }
         tracing::debug!(claimed = count, in_flight = self.flight.len(), "deliveries were claimed");
@@ -271,25 +268,5 @@ impl Rounds {
         units::give_back(self.dispatcher.store(), std::mem::take(&mut self.unsent)).await;
         self.dispatcher.retire().await;
         self.totals
-    }
-}
-
-/// Records and claims in one transaction. Where the database refuses it, each goes alone, so that neither fails for the
-/// other's sake.
-async fn transact(
-    store: &Store,
-    batch: &Arc<Vec<Finished>>,
-    request: Option<ClaimRequest>,
-) -> (Result<Recorded, StoreError>, Result<Claimed, StoreError>) {
-    match units::turn(store, Arc::clone(batch), request.clone()).await {
-        Ok((recorded, claimed)) => (Ok(recorded), Ok(claimed)),
-        Err(error) => match request {
-            Some(request) if !batch.is_empty() && !error.is_retryable() => {
-                tracing::debug!(%error, "a record and a claim were refused together and go apart");
-                tokio::join!(units::record(store, Arc::clone(batch)), units::claim(store, request))
-            }
-            _ if batch.is_empty() => (Ok(Recorded::default()), Err(error)),
-            _ => (Err(error), Ok(Claimed::default())),
-        },
     }
 }

@@ -4,13 +4,15 @@
 
 use std::sync::Arc;
 
-use twiceproof_shared::store::{Store, StoreError};
+use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::store::{Conn, Database, Store, StoreError};
 use twiceproof_shared::worker::Pace;
 
 use super::attempt::{Ended, Mail};
 use crate::store::claim::{self, ClaimRequest, Claimed, ClaimedDelivery};
+use crate::store::load::{self, Cargo};
 use crate::store::record::{self, Finished, Recorded};
-use crate::store::{load, waiting};
+use crate::store::waiting;
 
 /// Whether there is anything to claim: a look that writes nothing.
 pub(super) async fn any(store: &Store) -> Result<bool, StoreError> {
@@ -18,70 +20,85 @@ pub(super) async fn any(store: &Store) -> Result<bool, StoreError> {
     waiting::any(&mut reader.conn(), store.now()).await
 }
 
-/// Records a batch and claims deliveries, in one transaction. The batch stays with the caller until it is recorded.
-pub(super) async fn turn(
-    store: &Store,
-    batch: Arc<Vec<Finished>>,
-    request: Option<ClaimRequest>,
-) -> Result<(Recorded, Claimed), StoreError> {
-    if batch.is_empty() && request.is_none() {
-        return Ok(Default::default());
-    }
-    let request = request.map(Arc::new);
-    let clock = store.clone();
-    let (recorded, claimed) = store
-        .run(move |conn| {
-            let (batch, request, clock) = (Arc::clone(&batch), request.clone(), clock.clone());
-            Box::pin(async move {
-                let recorded = record::record(conn, &batch, clock.now()).await?;
-                let claimed = match request {
-                    Some(request) => claim::claim(conn, &request, clock.now()).await?,
-                    None => Claimed::default(),
-                };
-                Ok::<_, StoreError>((recorded, claimed))
-            })
-        })
-        .await?;
-    #[cfg(feature = "kill-points")]
-    if !claimed.deliveries.is_empty() {
-        twiceproof_shared::kill::at("after_claim");
-    }
-    Ok((recorded, claimed))
+/// What a claim brought: deliveries, and what they are made of where it was read already.
+#[derive(Debug, Default)]
+pub(super) struct Haul {
+    pub(super) claimed: Claimed,
+    cargo: Option<Cargo>,
 }
 
 /// Claims deliveries.
-pub(super) async fn claim(store: &Store, request: ClaimRequest) -> Result<Claimed, StoreError> {
-    Ok(turn(store, Arc::default(), Some(request)).await?.1)
+pub(super) async fn claim(store: &Store, request: ClaimRequest) -> Result<Haul, StoreError> {
+    let request = Arc::new(request);
+    let clock = store.clone();
+    let haul = store
+        .run_own(move |conn| {
+            let (request, clock) = (Arc::clone(&request), clock.clone());
+            Box::pin(async move { haul(conn, &request, clock.now()).await })
+        })
+        .await?;
+    #[cfg(feature = "kill-points")]
+    if !haul.claimed.deliveries.is_empty() {
+        twiceproof_shared::kill::at("after_claim");
+    }
+    Ok(haul)
 }
 
-/// Records a batch.
+async fn haul(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Haul, StoreError> {
+    let claimed = claim::claim(conn, request, now).await?;
+    let cargo = match conn.database() {
+        // Differs because SQLite's one writer should not read what others can read beside it.
+        Database::Sqlite => None,
+        // Differs because another connection would cost PostgreSQL more than the look.
+        Database::Postgres => Some(load::load(conn, &claimed.deliveries, now).await?),
+    };
+    Ok(Haul { claimed, cargo })
+}
+
+/// Records a batch. It stays with the caller until it is recorded.
 pub(super) async fn record(store: &Store, batch: Arc<Vec<Finished>>) -> Result<Recorded, StoreError> {
-    Ok(turn(store, batch, None).await?.0)
+    if batch.is_empty() {
+        return Ok(Recorded::default());
+    }
+    let clock = store.clone();
+    store
+        .run_own(move |conn| {
+            let (batch, clock) = (Arc::clone(&batch), clock.clone());
+            Box::pin(async move { record::record(conn, &batch, clock.now()).await })
+        })
+        .await
 }
 
-/// Reads what was claimed, outside any transaction. Where that fails the leases are given back.
-pub(super) async fn load(store: &Store, claimed: Vec<ClaimedDelivery>) -> Result<Vec<Mail>, StoreError> {
-    if claimed.is_empty() {
+/// Puts together what was claimed, reading what was not read yet outside any transaction. Where that fails the leases are
+/// given back.
+pub(super) async fn load(store: &Store, haul: Haul) -> Result<Vec<Mail>, StoreError> {
+    let Haul { claimed: Claimed { deliveries, .. }, cargo } = haul;
+    if deliveries.is_empty() {
         return Ok(Vec::new());
     }
-    let cargo = async {
-        let mut reader = store.read().await?;
-        load::load(&mut reader.conn(), &claimed, store.now()).await
+    let cargo = match cargo {
+        Some(cargo) => Ok(cargo),
+        None => read(store, &deliveries).await,
     };
-    match cargo.await {
+    match cargo {
         Ok(cargo) => {
-            let mails = claimed.into_iter().map(|claimed| {
-                let content = cargo.content(&claimed).cloned();
-                let target = cargo.target(&claimed).cloned();
+            let mails = deliveries.into_iter().map(|claimed| {
+                let content = cargo.content(&claimed);
+                let target = cargo.target(&claimed);
                 Mail { claimed, content, target }
             });
             Ok(mails.collect())
         }
         Err(error) => {
-            give_back(store, claimed).await;
+            give_back(store, deliveries).await;
             Err(error)
         }
     }
+}
+
+async fn read(store: &Store, deliveries: &[ClaimedDelivery]) -> Result<Cargo, StoreError> {
+    let mut reader = store.read().await?;
+    load::load(&mut reader.conn(), deliveries, store.now()).await
 }
 
 /// Gives leases back. Where that fails they end by their time.
@@ -91,7 +108,7 @@ pub(super) async fn give_back(store: &Store, claimed: Vec<ClaimedDelivery>) {
     }
     let claimed = Arc::new(claimed);
     let released = store
-        .run(move |conn| {
+        .run_own(move |conn| {
             let claimed = Arc::clone(&claimed);
             Box::pin(async move { record::release(conn, &claimed).await })
         })

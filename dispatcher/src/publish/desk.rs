@@ -119,7 +119,7 @@ async fn together(publisher: &Publisher, mut batch: Vec<Waiting>) {
     let is_single = batch.len() == 1;
     let ready: Arc<Vec<Arc<Ready>>> = Arc::new(batch.iter().map(|one| Arc::clone(&one.ready)).collect());
     let worker = publisher.clone();
-    let shared = publisher.store.run(move |conn| {
+    let shared = publisher.store.run_own(move |conn| {
         let (publisher, ready) = (worker.clone(), Arc::clone(&ready));
         Box::pin(async move {
             // An uncommitted twin would make us wait, and all others with us: then each goes alone, beside the desk.

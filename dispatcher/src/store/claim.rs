@@ -30,7 +30,7 @@ pub struct ClaimRequest {
     pub after: String,
     /// How much longer than the endpoint's timeout the lease lasts.
     pub margin: Duration,
-    /// Endpoints that answer so quickly that as many deliveries again as they have slots may wait for these.
+    /// Endpoints that answer so quickly that more deliveries than they have slots may be claimed, to wait for these.
     pub quick: HashSet<String>,
     /// Move on what is due and whose lease is over, first. A worker that claims all the time does so now and then.
     pub moves: bool,

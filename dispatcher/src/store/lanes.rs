@@ -12,6 +12,9 @@ use twiceproof_shared::store::{Conn, Database, StoreError};
 /// How many endpoints one claim looks at.
 pub(super) const MOST_LANES: i64 = 256;
 
+/// How many times its slots a quick endpoint may have waiting for them: enough for the time that a claim takes.
+const AHEAD: u32 = 3;
+
 /// An endpoint with pending deliveries.
 #[derive(Debug, sqlx::FromRow)]
 pub(super) struct Lane {
@@ -23,10 +26,11 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// How many more deliveries may be claimed for it: as many as it has slots, and as many again where it is quick.
+    /// How many more deliveries may be claimed for it: as many as it has slots, and [`AHEAD`] times as many again where it
+    /// is quick.
     pub(super) fn room(&self, busy: &HashMap<String, u32>, quick: &HashSet<String>) -> u32 {
         let slots = self.slots.and_then(|slots| u32::try_from(slots).ok()).unwrap_or(0);
-        let ahead = if quick.contains(&self.endpoint) { slots } else { 0 };
+        let ahead = if quick.contains(&self.endpoint) { slots.saturating_mul(AHEAD) } else { 0 };
         slots.saturating_add(ahead).saturating_sub(busy.get(&self.endpoint).copied().unwrap_or(0))
     }
 

@@ -50,13 +50,13 @@ pub struct Target {
 
 impl Cargo {
     /// The content of a claimed delivery, unless its event is no longer stored.
-    pub fn content(&self, claimed: &ClaimedDelivery) -> Option<&Content> {
-        self.events.get(&(claimed.key.tenant.clone(), claimed.key.event.clone()))
+    pub fn content(&self, claimed: &ClaimedDelivery) -> Option<Content> {
+        self.events.get(&(claimed.key.tenant.clone(), claimed.key.event.clone())).cloned()
     }
 
     /// The target of a claimed delivery, unless its endpoint is no longer stored.
-    pub fn target(&self, claimed: &ClaimedDelivery) -> Option<&Arc<Target>> {
-        self.endpoints.get(&(claimed.key.tenant.clone(), claimed.key.endpoint.clone()))
+    pub fn target(&self, claimed: &ClaimedDelivery) -> Option<Arc<Target>> {
+        self.endpoints.get(&(claimed.key.tenant.clone(), claimed.key.endpoint.clone())).cloned()
     }
 }
 
@@ -65,6 +65,9 @@ impl Cargo {
 /// # Errors
 /// As [`StoreError`] says.
 pub async fn load(conn: &mut Conn<'_>, claimed: &[ClaimedDelivery], now: Timestamp) -> Result<Cargo, StoreError> {
+    if claimed.is_empty() {
+        return Ok(Cargo::default());
+    }
     let events = claimed.iter().map(|one| Part { tenant: &one.key.tenant, id: &one.key.event });
     let endpoints = claimed.iter().map(|one| Part { tenant: &one.key.tenant, id: &one.key.endpoint });
     let events = contents(conn, &distinct(events)?).await?;

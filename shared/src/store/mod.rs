@@ -18,6 +18,8 @@ mod group;
 mod host;
 mod migrate;
 #[cfg(feature = "postgres")]
+mod own;
+#[cfg(feature = "postgres")]
 mod postgres;
 mod raw;
 mod reentrancy;
@@ -88,7 +90,7 @@ enum Pools {
         units: tokio::sync::mpsc::Sender<Box<dyn unit::Job>>,
     },
     #[cfg(feature = "postgres")]
-    Postgres { pool: sqlx::PgPool, time: Option<Arc<database_clock::DatabaseClock>> },
+    Postgres { pool: sqlx::PgPool, own: own::Own, time: Option<Arc<database_clock::DatabaseClock>> },
 }
 
 /// What a [`Store`] is opened with.
@@ -99,7 +101,7 @@ pub struct StoreOptions {
     pub clock: Option<Arc<dyn Clock>>,
     /// The randomness. Default: seeded by the operating system.
     pub random: Option<Random>,
-    /// The most connections; default 8 on SQLite, 16 on PostgreSQL.
+    /// The most connections; default 8 on SQLite, 16 on PostgreSQL, where the library's own transactions have 4 more.
     pub connections: Option<u32>,
     /// Accept a PostgreSQL server that may lose acknowledged commits. For throw-away databases of tests.
     pub allow_unsafe_durability: bool,
@@ -128,11 +130,12 @@ impl Store {
                 if !options.allow_unsafe_durability {
                     postgres::check_durability(&pool).await?;
                 }
+                let own = own::Own::start(address).await?;
                 match given {
-                    Some(_) => (Pools::Postgres { pool, time: None }, None),
+                    Some(_) => (Pools::Postgres { pool, own, time: None }, None),
                     None => {
                         let time = database_clock::DatabaseClock::start(&pool).await?;
-                        (Pools::Postgres { pool, time: Some(Arc::clone(&time)) }, Some(time))
+                        (Pools::Postgres { pool, own, time: Some(Arc::clone(&time)) }, Some(time))
                     }
                 }
             }
@@ -181,64 +184,34 @@ impl Store {
             }
             // Differs because PostgreSQL's writers run side by side, and a host's handler may be slow.
             #[cfg(feature = "postgres")]
-            Pools::Postgres { .. } => {
-                let store = self.clone();
-                let task = tokio::spawn(async move { store.run_alone(&work).await });
+            Pools::Postgres { pool, .. } => {
+                let pool = pool.clone();
+                let task = tokio::spawn(async move { run_alone(&pool, &work).await });
                 task.await.unwrap_or_else(|_| Err(StoreError::Panicked.into()))
             }
         }
     }
 
-    #[cfg(feature = "postgres")]
-    async fn run_alone<T, E, F>(&self, work: &F) -> Result<T, E>
+    /// As [`Store::run`], for units of the library's own: whose statements all reach their rows by a key, and which run no
+    /// code of a host's. On PostgreSQL they have connections and a thread of their own.
+    ///
+    /// # Errors
+    /// As [`Store::run`].
+    pub async fn run_own<T, E, F>(&self, work: F) -> Result<T, E>
     where
-        F: for<'a, 'c> Fn(&'a mut Conn<'c>) -> BoxFuture<'a, Result<T, E>> + Sync,
-        E: From<StoreError>,
+        F: for<'a, 'c> Fn(&'a mut Conn<'c>) -> BoxFuture<'a, Result<T, E>> + Send + Sync + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
     {
-        let mut tries = 0;
-        // A commit that is unknown stays so until a later run has looked: not to reach the database is no answer.
-        let mut unknown: Option<StoreError> = None;
-        loop {
-            tries += 1;
-            let mut tx = match self.begin().await {
-                Ok(tx) => tx,
-                Err(error) => return Err(unknown.unwrap_or(error).into()),
-            };
-            let mut conn = tx.conn();
-            let run = AssertUnwindSafe(reentrancy::inside(work(&mut conn))).catch_unwind();
-            let result = run.await.unwrap_or_else(|_| Err(StoreError::Panicked.into()));
-            let value = match result {
-                Ok(value) => value,
-                Err(error) => {
-                    // A rollback that is not acknowledged closes the connection, which rolls back too. It waits behind
-                    // a statement that the unit left running, and the caller shall not wait with it.
-                    let reached = match tokio::time::timeout(ROLLBACK_WAIT, tx.rollback()).await {
-                        Ok(Ok(())) => true,
-                        Ok(Err(rollback)) => {
-                            tracing::warn!(%rollback, "a rollback failed; the connection was closed");
-                            matches!(rollback, StoreError::EndedByUnit)
-                        }
-                        Err(_) => {
-                            tracing::warn!("a rollback was not acknowledged in time; the connection was closed");
-                            false
-                        }
-                    };
-                    return Err(match unknown {
-                        Some(unknown) if !reached => unknown.into(),
-                        _ => error,
-                    });
-                }
-            };
-            match tx.commit_last_write().await {
-                Ok(()) => return Ok(value),
-                Err(error) if error.is_retryable() && tries < TRIES => {
-                    tracing::warn!(%error, tries, "running a unit of work again, which looks its key up");
-                    if matches!(error, StoreError::Unknown(_)) {
-                        unknown = Some(error);
-                    }
-                    tokio::time::sleep(Duration::from_millis(50) * tries).await;
-                }
-                Err(error) => return Err(unknown.unwrap_or(error).into()),
+        match &self.0.pools {
+            #[cfg(feature = "sqlite")]
+            Pools::Sqlite { .. } => self.run(work).await,
+            #[cfg(feature = "postgres")]
+            Pools::Postgres { own, .. } => {
+                reentrancy::refuse()?;
+                let pool = own.pool().clone();
+                let task = own.spawn(async move { run_alone(&pool, &work).await });
+                task.await.unwrap_or_else(|_| Err(StoreError::Panicked.into()))
             }
         }
     }
@@ -339,7 +312,10 @@ impl Store {
             #[cfg(feature = "sqlite")]
             Pools::Sqlite { pool, .. } => pool.close().await,
             #[cfg(feature = "postgres")]
-            Pools::Postgres { pool, .. } => pool.close().await,
+            Pools::Postgres { pool, own, .. } => {
+                pool.close().await;
+                own.pool().close().await;
+            }
         }
     }
 
@@ -348,6 +324,61 @@ impl Store {
     async fn permit(&self) -> Result<OwnedSemaphorePermit, StoreError> {
         reentrancy::refuse()?;
         Arc::clone(&self.0.permit).acquire_owned().await.map_err(|_| StoreError::Closed)
+    }
+}
+
+/// Runs a unit of work in a transaction of its own, and again where its commit is unknown.
+#[cfg(feature = "postgres")]
+async fn run_alone<T, E, F>(pool: &sqlx::PgPool, work: &F) -> Result<T, E>
+where
+    F: for<'a, 'c> Fn(&'a mut Conn<'c>) -> BoxFuture<'a, Result<T, E>> + Sync,
+    E: From<StoreError>,
+{
+    let mut tries = 0;
+    // A commit that is unknown stays so until a later run has looked: not to reach the database is no answer.
+    let mut unknown: Option<StoreError> = None;
+    loop {
+        tries += 1;
+        let mut tx = match Tx::postgres(pool).await {
+            Ok(tx) => tx,
+            Err(error) => return Err(unknown.unwrap_or(error).into()),
+        };
+        let mut conn = tx.conn();
+        let run = AssertUnwindSafe(reentrancy::inside(work(&mut conn))).catch_unwind();
+        let result = run.await.unwrap_or_else(|_| Err(StoreError::Panicked.into()));
+        let value = match result {
+            Ok(value) => value,
+            Err(error) => {
+                // A rollback that is not acknowledged closes the connection, which rolls back too. It waits behind
+                // a statement that the unit left running, and the caller shall not wait with it.
+                let reached = match tokio::time::timeout(ROLLBACK_WAIT, tx.rollback()).await {
+                    Ok(Ok(())) => true,
+                    Ok(Err(rollback)) => {
+                        tracing::warn!(%rollback, "a rollback failed; the connection was closed");
+                        matches!(rollback, StoreError::EndedByUnit)
+                    }
+                    Err(_) => {
+                        tracing::warn!("a rollback was not acknowledged in time; the connection was closed");
+                        false
+                    }
+                };
+                return Err(match unknown {
+                    Some(unknown) if !reached => unknown.into(),
+                    _ => error,
+                });
+            }
+        };
+        match tx.commit_last_write().await {
+            Ok(()) => return Ok(value),
+            Err(error) if error.is_retryable() && tries < TRIES => {
+                tracing::warn!(%error, tries, "running a unit of work again, which looks its key up");
+                if matches!(error, StoreError::Unknown(_)) {
+                    unknown = Some(error);
+                }
+                tokio::time::sleep(Duration::from_millis(50) * tries).await;
+            }
+            Err(error) => return Err(unknown.unwrap_or(error).into()),
+        }
     }
 }
 

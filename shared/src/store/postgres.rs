@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
@@ -16,16 +17,26 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 const FRESH: Duration = Duration::from_millis(500);
 
 pub(super) async fn pool(url: &url::Url, connections: u32) -> Result<PgPool, StoreError> {
-    // sqlx's message may quote the address with its password, so the cause is not kept.
-    let options = PgConnectOptions::from_str(url.as_str())
-        .map_err(|_| StoreError::refused("the PostgreSQL address cannot be read; see `postgres://USER@HOST/DATABASE`"))?
-        .application_name("twiceproof");
     // The pool would go on trying and then say that it is full. One connection of its own says what is wrong, at once.
-    options.connect().await.map_err(unreachable)?.close().await?;
+    options(url)?.connect().await.map_err(unreachable)?.close().await?;
+    pool_of(url, connections, |_| Box::pin(async { Ok(()) }))
+}
+
+/// A pool whose connections are made ready by `prepare`, beside what all need. It connects when it is asked to.
+pub(super) fn pool_of(
+    url: &url::Url,
+    connections: u32,
+    prepare: for<'a> fn(&'a mut PgConnection) -> BoxFuture<'a, Result<(), sqlx::Error>>,
+) -> Result<PgPool, StoreError> {
     Ok(PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
-        .after_connect(|conn, _| Box::pin(end_when_abandoned(conn)))
+        .after_connect(move |conn, _| {
+            Box::pin(async move {
+                end_when_abandoned(&mut *conn).await?;
+                prepare(conn).await
+            })
+        })
         .test_before_acquire(false)
         .before_acquire(|conn, meta| {
             Box::pin(async move {
@@ -35,8 +46,15 @@ pub(super) async fn pool(url: &url::Url, connections: u32) -> Result<PgPool, Sto
                 Ok(true)
             })
         })
-        .connect_with(options)
-        .await?)
+        .connect_lazy_with(options(url)?))
+}
+
+fn options(url: &url::Url) -> Result<PgConnectOptions, StoreError> {
+    // sqlx's message may quote the address with its password, so the cause is not kept.
+    let options = PgConnectOptions::from_str(url.as_str()).map_err(|_| {
+        StoreError::refused("the PostgreSQL address cannot be read; see `postgres://USER@HOST/DATABASE`")
+    })?;
+    Ok(options.application_name("twiceproof"))
 }
 
 /// Why there is no connection at all. The server's own words name user and database, never a password.
