@@ -103,7 +103,7 @@ impl Publisher {
     pub async fn publish_now(&self, event: NewEvent) -> Result<Published, PublishError> {
         // Minted before the unit, which may run again: it then finds its own event by the id.
         let ready = Arc::new(self.ready(event)?);
-        self.desk.publish(self, ready).await
+        desk::publish(self, ready).await
     }
 
     /// Publishes one event in a unit of its own.

@@ -22,37 +22,7 @@ pub mod waiting;
 pub mod workers;
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use twiceproof_shared::store::StoreError;
-
-/// Rows as the one JSON argument of a bulk statement.
-fn json<T: Serialize>(rows: &[T]) -> Result<String, StoreError> {
-    // Rows are structs of texts and numbers, which always can be written.
-    serde_json::to_string(rows).map_err(|_| StoreError::Refused("rows of a statement cannot be written as JSON".into()))
-}
-
-/// What a statement gathered into one JSON array.
-fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
-    serde_json::from_str(text).map_err(|_| StoreError::Refused("a statement's JSON cannot be read".into()))
-}
-
-/// The bytes of a bulk statement's rows, all in one argument; each row names its part of them. Hex within the JSON took
-/// most of the time of an insert.
-#[derive(Debug, Default)]
-struct Pool(Vec<u8>);
-
-impl Pool {
-    /// Where these bytes begin, counted from 1 as SQL does.
-    fn add(&mut self, bytes: &[u8]) -> usize {
-        let at = self.0.len() + 1;
-        self.0.extend_from_slice(bytes);
-        at
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
+use twiceproof_shared::store::bulk::{Pool, from_json, to_json as json};
 
 /// The key of a delivery, as JSON rows carry it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -63,16 +33,4 @@ pub struct DeliveryKey {
     pub event: String,
     /// The endpoint that it is owed to.
     pub endpoint: String,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Pool;
-
-    #[test]
-    fn bytes_in_a_pool_follow_one_another_from_one() {
-        let mut pool = Pool::default();
-        assert_eq!([pool.add(b"ab"), pool.add(b""), pool.add(b"c")], [1, 3, 3]);
-        assert_eq!(pool.as_bytes(), b"abc");
-    }
 }

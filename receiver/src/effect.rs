@@ -50,6 +50,18 @@ pub(crate) async fn run(
     reply.into_outcome().map_err(|error| EffectError::Failed(Box::new(error)))
 }
 
+/// Runs the handler without a savepoint of its own: its outcome, unless it refuses, fails or misses its deadline. Everything
+/// must be rolled back then.
+pub(crate) async fn run_bare(
+    conn: &mut Conn<'_>,
+    handler: &dyn AnyHandler,
+    event: &Event,
+    deadline: Duration,
+) -> Option<Outcome> {
+    let handled = tokio::time::timeout(deadline, handler.handle_boxed(conn, event)).await;
+    handled.ok()?.ok()?.into_outcome().ok()
+}
+
 /// Why there is no effect.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EffectError {

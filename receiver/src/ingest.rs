@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use http::header::{self, HeaderMap};
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
-use twiceproof_shared::ledger::{self, RawRequest};
+use twiceproof_shared::ledger::{self, Outcome, RawRequest};
 use twiceproof_shared::store::{Conn, Database, Store, StoreError};
 
 use crate::answer::Answer;
@@ -23,6 +23,7 @@ use crate::effect::{self, EffectError};
 use crate::event::Event;
 use crate::handler::AnyHandler;
 use crate::source::Source;
+use crate::together::{self, Together};
 use crate::verify::{self, Refusal};
 
 /// One source, its handler, and the store that both work on.
@@ -30,6 +31,7 @@ pub(crate) struct Route {
     pub(crate) store: Store,
     pub(crate) source: Source,
     pub(crate) handler: Box<dyn AnyHandler>,
+    pub(crate) together: Together,
 }
 
 /// Takes one request in. The current span learns the event's key in its field `event`.
@@ -58,7 +60,7 @@ where
 /// How long database work may take beside the handler before the sender is told to come again.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// Asks whether the event runs already, then runs it in one transaction.
+/// Asks whether the event runs already, then runs it in one transaction, which it may share.
 async fn settle(work: Work) -> Result<Answer, IngestError> {
     let store = work.route.store.clone();
     let key = work.request.key.running();
@@ -70,6 +72,15 @@ async fn settle(work: Work) -> Result<Answer, IngestError> {
         return Ok(answer);
     }
     let work = Arc::new(work);
+    if work.route.source.shares_transactions(store.database()) {
+        return together::settle(work).await;
+    }
+    alone(work).await
+}
+
+/// Runs the event in one transaction of its own.
+pub(crate) async fn alone(work: Arc<Work>) -> Result<Answer, IngestError> {
+    let store = work.route.store.clone();
     let again = Arc::clone(&work);
     let settled = store.run(move |conn| Arc::clone(&again).boxed(conn)).await;
     if let Err(IngestError::Effect(EffectError::Store(StoreError::EndedByUnit))) = settled
@@ -98,10 +109,10 @@ async fn hold(store: &Store, work: Arc<Work>) -> Result<(), IngestError> {
 }
 
 /// One event on its way through the ledger. It can run more than once.
-struct Work {
-    route: Arc<Route>,
+pub(crate) struct Work {
+    pub(crate) route: Arc<Route>,
     event: Event,
-    request: ledger::Request,
+    pub(crate) request: ledger::Request,
     /// Nobody waits for an answer that begins later than this.
     begin_by: Instant,
 }
@@ -123,16 +134,17 @@ impl Work {
 
     /// Key, effect and outcome: committed together by the caller, or not at all.
     async fn once(&self, conn: &mut Conn<'_>) -> Result<Answer, IngestError> {
-        let Route { store, source, handler } = &*self.route;
-        // Otherwise a queue that has once grown longer than anybody's patience would only do work that has already been
-        // answered with "come again", and would hold every body in it.
-        if Instant::now() > self.begin_by {
+        let Route { store, source, handler, .. } = &*self.route;
+        if self.is_too_late() {
             return Err(IngestError::TooLate);
         }
         match ledger::accept(conn, &self.request, store.now()).await? {
             ledger::Answer::New(claim) => {
                 let deadline = source.limits().handler_deadline;
-                let outcome = effect::run(conn, &**handler, &self.event, deadline).await?;
+                let began = Instant::now();
+                let outcome = effect::run(conn, &**handler, &self.event, deadline).await;
+                self.route.together.took(began.elapsed());
+                let outcome = outcome?;
                 #[cfg(feature = "kill-points")]
                 twiceproof_shared::kill::at("effect_before_commit");
                 // Last, so that a transaction that failed on the way cannot pass for done.
@@ -148,6 +160,21 @@ impl Work {
             }
             ledger::Answer::InFlight => Ok(Answer::InFlight),
         }
+    }
+
+    /// Runs the handler where other events share the transaction. None: roll back, it has to go alone.
+    pub(crate) async fn effect_together(&self, conn: &mut Conn<'_>) -> Option<Outcome> {
+        let Route { source, handler, together, .. } = &*self.route;
+        let began = Instant::now();
+        let outcome = effect::run_bare(conn, &**handler, &self.event, source.limits().handler_deadline).await;
+        together.took(began.elapsed());
+        outcome
+    }
+
+    /// Nobody waits for its answer any more. A queue that has once grown longer than anybody's patience would otherwise only
+    /// do work that has already been answered with "come again", and would hold every body in it.
+    pub(crate) fn is_too_late(&self) -> bool {
+        Instant::now() > self.begin_by
     }
 
     /// The answer where another request holds this key in this process: a replay if the event is done all the same (the

@@ -19,6 +19,7 @@ mod reply;
 mod router;
 pub mod schemes;
 mod source;
+mod together;
 pub mod vectors;
 mod verify;
 

@@ -20,6 +20,7 @@ use crate::answer::{self, Answer};
 use crate::handler::Handler;
 use crate::ingest::{IngestError, Route, ingest};
 use crate::source::Source;
+use crate::together::Together;
 
 /// Sources and their handlers on one store.
 pub struct Receiver {
@@ -52,7 +53,8 @@ impl Receiver {
         if self.routes.iter().any(|(taken, _)| *taken == path) {
             return Err(ReceiverError::PathTaken { path });
         }
-        let route = Route { store: self.store.clone(), source, handler: Box::new(handler) };
+        let route =
+            Route { store: self.store.clone(), source, handler: Box::new(handler), together: Together::default() };
         self.routes.push((path, Arc::new(route)));
         let mut seen = HashSet::new();
         match self.routes.iter().find(|(_, route)| !seen.insert((route.source.tenant(), route.source.scope()))) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::StatusCode;
 use twiceproof_shared::key::Key;
 use twiceproof_shared::ledger::LedgerKey;
+use twiceproof_shared::store::Database;
 
 pub use builder::{SourceBuilder, SourceError};
 
@@ -36,6 +37,8 @@ pub(crate) struct Limits {
     pub(crate) handler_deadline: Duration,
     pub(crate) in_flight_wait: Duration,
     pub(crate) conflict_status: StatusCode,
+    /// Said by the host; else as the database suggests.
+    pub(crate) share_transactions: Option<bool>,
 }
 
 impl Source {
@@ -105,6 +108,16 @@ impl Source {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Whether events that come at the same time share a transaction.
+    pub(crate) fn shares_transactions(&self, database: Database) -> bool {
+        self.limits.share_transactions.unwrap_or(match database {
+            // Differs because handlers run one after another on SQLite anyhow, and share a commit.
+            Database::Sqlite => true,
+            // Differs because they run side by side on PostgreSQL, which a host may rely on.
+            Database::Postgres => false,
+        })
     }
 
     pub(crate) fn ledger_key(&self, event: &Key) -> LedgerKey {

@@ -6,6 +6,7 @@
 compile_error!("twiceproof needs a database: switch on the feature `sqlite`, `postgres` or both");
 
 pub mod clock;
+pub mod desk;
 pub mod id;
 pub mod key;
 #[cfg(feature = "kill-points")]

@@ -34,7 +34,7 @@ const MOST_ROWS: usize = 64;
 pub async fn measure(bed: &Bed) -> Result<Measured, BenchError> {
     let stop = CancellationToken::new();
     let _stopping = stop.clone().drop_guard();
-    let source = Source::standard_webhooks("bench").secret(bed.secret.clone()).build();
+    let source = Source::standard_webhooks("bench").secret(bed.secret.clone()).share_transactions(true).build();
     let source = source.map_err(|error| BenchError::Setup(error.into()))?;
     let receiver = Receiver::new(bed.store.clone()).source(source, Effect);
     let receiver = receiver.map_err(|error| BenchError::Setup(error.into()))?;

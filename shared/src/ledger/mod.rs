@@ -8,7 +8,10 @@
 //! Invariants: the unique index on (tenant, scope, key) is the only truth; *claimed* is never taken for *done*; a
 //! stored outcome is never changed; an expected refusal raises no SQL error in a host's transaction.
 
+mod bulk;
 mod sql;
+
+pub use bulk::{accept_all, finish_all};
 
 use std::time::Duration;
 

@@ -48,7 +48,7 @@ pub(super) async fn find(conn: &mut Conn<'_>, key: &LedgerKey) -> Result<Option<
 
 /// A claim without a lease is done in the transaction that makes it. One that is committed all the same (a handler that
 /// commits by itself) is never run again by us: that could repeat its effect. It stays in flight until somebody looks.
-fn lease_until(request: &Request, now: Timestamp) -> Timestamp {
+pub(super) fn lease_until(request: &Request, now: Timestamp) -> Timestamp {
     request.lease.map_or(Timestamp::from_millis(i64::MAX), |lease| now.plus(lease))
 }
 

@@ -9,6 +9,7 @@
 //! no answer leaves before the commit it reports.
 
 mod arg;
+pub mod bulk;
 mod conn;
 #[cfg(feature = "postgres")]
 mod database_clock;
