@@ -20,6 +20,8 @@ use twiceproof_shared::store::{Conn, StoreError, begin_effect, keep_effect};
 use crate::answer::Answer;
 use crate::ingest::{IngestError, Work, alone};
 
+/// How many transactions run at a time: while one waits for the database, another's requests are read and answered.
+const AT_A_TIME: usize = 2;
 /// The most events of one transaction.
 const MOST_AT_ONCE: usize = 64;
 /// About how long all handlers of a transaction may take.
@@ -41,7 +43,7 @@ impl Default for Together {
     fn default() -> Self {
         // Until one has run, a handler may be slow.
         let handler_time = AtomicU64::new(u64::try_from(MOST_TIME.as_micros()).unwrap_or(u64::MAX));
-        Self { desk: desk::Desk::default(), handler_time, went_well: AtomicUsize::new(MOST_AT_ONCE) }
+        Self { desk: desk::Desk::with_serving(AT_A_TIME), handler_time, went_well: AtomicUsize::new(MOST_AT_ONCE) }
     }
 }
 
@@ -108,7 +110,7 @@ async fn together(batch: Vec<Waiting>) {
     let Some(first) = batch.first() else { return };
     let route = Arc::clone(&first.item.route);
     let works: Arc<Vec<Arc<Work>>> = Arc::new(batch.iter().map(|one| Arc::clone(&one.item)).collect());
-    let shared = route.store.run(move |conn| {
+    let shared = route.store.run_shared(move |conn| {
         let works = Arc::clone(&works);
         Box::pin(async move { once(conn, &works).await })
     });

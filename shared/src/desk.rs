@@ -1,8 +1,8 @@
 //! The desk: what comes while earlier work is under way waits and goes together with the next.
 //!
 //! Used by publishes that share a commit, and by received webhooks whose handlers may.
-//! Invariants: nobody waits for company (what comes to an idle desk goes at once); one task at a time works through the
-//! queue; each caller gets the answer to its own, and hears of it where the one that served it did not come to its end.
+//! Invariants: nobody waits for company (what comes to an idle desk goes at once); no more tasks than were asked for work
+//! through the queue at a time; each caller gets the answer to its own, and hears of it where the one that served it did not come to its end.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,8 +31,10 @@ pub struct Desk<T, A>(Arc<Mutex<Queue<T, A>>>);
 #[derive(Debug)]
 struct Queue<T, A> {
     waiting: VecDeque<Waiting<T, A>>,
-    /// Somebody works through it.
-    is_served: bool,
+    /// How many work through it.
+    serving: usize,
+    /// How many may.
+    most: usize,
 }
 
 impl<T, A> Desk<T, A>
@@ -40,19 +42,21 @@ where
     T: Send + 'static,
     A: Send + 'static,
 {
-    /// Puts something among what waits, and waits for its answer. Where nobody works through the queue, `serve` does from
-    /// now on, in a task of its own. None: whoever served it did not come to its end.
+    /// Puts something among what waits, and waits for its answer. Where another may work through the queue, `serve` does
+    /// from now on, in a task of its own. None: whoever served it did not come to its end.
     pub async fn ask<S>(&self, item: T, serve: impl FnOnce(Serving<T, A>) -> S) -> Option<A>
     where
         S: Future<Output = ()> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
-        let is_first = {
+        let is_wanted = {
             let mut queue = self.queue();
             queue.waiting.push_back(Waiting { item, answer });
-            !std::mem::replace(&mut queue.is_served, true)
+            let is_wanted = queue.serving < queue.most;
+            queue.serving += usize::from(is_wanted);
+            is_wanted
         };
-        if is_first {
+        if is_wanted {
             tokio::spawn(serve(Serving { desk: self.clone(), is_done: false }));
         }
         answered.await.ok()
@@ -60,6 +64,12 @@ where
 }
 
 impl<T, A> Desk<T, A> {
+    /// A desk where `most` may work through the queue at a time; the default is one.
+    #[must_use]
+    pub fn with_serving(most: usize) -> Self {
+        Self(Arc::new(Mutex::new(Queue { waiting: VecDeque::new(), serving: 0, most: most.max(1) })))
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue<T, A>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,11 +83,11 @@ impl<T, A> Clone for Desk<T, A> {
 
 impl<T, A> Default for Desk<T, A> {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Queue { waiting: VecDeque::new(), is_served: false })))
+        Self::with_serving(1)
     }
 }
 
-/// The one that works through the queue. Whatever makes it go, the desk is free again afterwards.
+/// One that works through the queue. Whatever makes it go, its place at the desk is free again afterwards.
 #[derive(Debug)]
 pub struct Serving<T, A> {
     desk: Desk<T, A>,
@@ -87,14 +97,14 @@ pub struct Serving<T, A> {
 
 impl<T, A> Serving<T, A> {
     /// What goes together next: the first that waits, and those behind it as long as they `fit`. Empty once nobody waits;
-    /// then the desk is free.
+    /// then its place is free.
     pub fn next(&mut self, mut fits: impl FnMut(&T) -> bool) -> Vec<Waiting<T, A>> {
         let mut queue = self.desk.queue();
         let count = queue.waiting.iter().take_while(|one| fits(&one.item)).count();
         // The first goes alone where it does not fit.
         let count = count.max(1).min(queue.waiting.len());
-        queue.is_served = count > 0;
         self.is_done = count == 0;
+        queue.serving -= usize::from(self.is_done);
         queue.waiting.drain(..count).collect()
     }
 }
@@ -102,9 +112,9 @@ impl<T, A> Serving<T, A> {
 impl<T, A> Drop for Serving<T, A> {
     fn drop(&mut self) {
         if !self.is_done {
-            // It did not come to its end: whoever waits is told so, by the end of its channel.
             let mut queue = self.desk.queue();
-            queue.is_served = false;
+            queue.serving -= 1;
+            // It did not come to its end, and nobody else may come: whoever waits is told so, by the end of its channel.
             queue.waiting.clear();
         }
     }

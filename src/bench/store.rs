@@ -1,8 +1,7 @@
 //! The SQL of the measuring kit: its own tables, and the counts at the end.
 
-#[cfg(feature = "postgres")]
-use twiceproof_shared::store::Database;
-use twiceproof_shared::store::{Conn, Store, StoreError};
+use twiceproof_shared::store::bulk::to_json;
+use twiceproof_shared::store::{Arg, Conn, Database, Store, StoreError};
 
 use super::report::Counts;
 
@@ -19,6 +18,23 @@ pub async fn create(store: &Store) -> Result<(), StoreError> {
 pub async fn add_effect(conn: &mut Conn<'_>, event: &str, number: i64) -> Result<(), StoreError> {
     let sql = "INSERT INTO bench_effects (event, number) VALUES ($1, $2)";
     conn.execute(sql, &[event.into(), number.into()]).await.map(drop)
+}
+
+/// Many effects with one statement.
+pub async fn add_effects(conn: &mut Conn<'_>, rows: &[(String, i64)]) -> Result<(), StoreError> {
+    let rows = to_json(rows)?;
+    let sql = match conn.database() {
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Sqlite => {
+            "INSERT INTO bench_effects (event, number) SELECT value ->> 0, value ->> 1 FROM jsonb_each($1)"
+        }
+        // Differs because each database has its own way to read rows out of JSON.
+        Database::Postgres => {
+            "INSERT INTO bench_effects (event, number)
+             SELECT r ->> 0, (r ->> 1)::bigint FROM json_array_elements($1::json) AS r"
+        }
+    };
+    conn.execute(sql, &[Arg::from(&rows)]).await.map(drop)
 }
 
 /// Forgets the effects so far.

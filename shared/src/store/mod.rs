@@ -94,6 +94,15 @@ enum Pools {
     Postgres { pool: sqlx::PgPool, own: own::Own, time: Option<Arc<database_clock::DatabaseClock>> },
 }
 
+/// How PostgreSQL may plan the statements of a transaction of ours.
+#[derive(Debug, Clone, Copy)]
+enum Plans {
+    /// By indexes only.
+    ByKey,
+    /// As it likes.
+    Free,
+}
+
 /// What a [`Store`] is opened with.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -204,13 +213,37 @@ impl Store {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
+        self.run_beside(Plans::ByKey, work).await
+    }
+
+    /// As [`Store::run`], for units in which several callers share a transaction, each with little to do. On PostgreSQL they
+    /// run on the thread of the library's own transactions.
+    ///
+    /// # Errors
+    /// As [`Store::run`].
+    pub async fn run_shared<T, E, F>(&self, work: F) -> Result<T, E>
+    where
+        F: for<'a, 'c> Fn(&'a mut Conn<'c>) -> BoxFuture<'a, Result<T, E>> + Send + Sync + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        self.run_beside(Plans::Free, work).await
+    }
+
+    #[cfg_attr(not(feature = "postgres"), expect(unused_variables, reason = "SQLite has no plans to restrict"))]
+    async fn run_beside<T, E, F>(&self, plans: Plans, work: F) -> Result<T, E>
+    where
+        F: for<'a, 'c> Fn(&'a mut Conn<'c>) -> BoxFuture<'a, Result<T, E>> + Send + Sync + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
         match &self.0.pools {
             #[cfg(feature = "sqlite")]
             Pools::Sqlite { .. } => self.run(work).await,
             #[cfg(feature = "postgres")]
             Pools::Postgres { own, .. } => {
                 reentrancy::refuse()?;
-                let pool = own.pool().clone();
+                let pool = own.pool(plans).clone();
                 let task = own.spawn(async move { run_alone(&pool, &work).await });
                 task.await.unwrap_or_else(|_| Err(StoreError::Panicked.into()))
             }
@@ -315,7 +348,7 @@ impl Store {
             #[cfg(feature = "postgres")]
             Pools::Postgres { pool, own, .. } => {
                 pool.close().await;
-                own.pool().close().await;
+                own.close().await;
             }
         }
     }

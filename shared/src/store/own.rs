@@ -1,6 +1,7 @@
 //! The library's own transactions on PostgreSQL: connections and a thread of their own.
 //!
-//! Place in the path: publishes that share a commit, claims and records go through here; handlers of hosts never do.
+//! Place in the path: publishes that share a commit, claims and records go through here; handlers of hosts only where they
+//! share a transaction, which they do as long as they are quick.
 //! A transaction is a dozen round trips, and in a host's runtime each of them would wait behind all the tasks that are ready
 //! to run, which under load is longer than the statement takes; the server would stand idle meanwhile. The connections
 //! know that every statement reaches its rows by a key: PostgreSQL keeps the plan that it made when a table was small, so
@@ -13,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::{StoreError, postgres};
+use super::{Plans, StoreError, postgres};
 
 /// One writer beats several; the others are for those that wait for somebody else's locks.
 const CONNECTIONS: u32 = 4;
@@ -21,7 +22,9 @@ const CONNECTIONS: u32 = 4;
 /// The thread ends when this is dropped, and with it what runs on it.
 #[derive(Debug)]
 pub(super) struct Own {
-    pool: PgPool,
+    by_key: PgPool,
+    /// For units in which handlers of hosts share a transaction: here PostgreSQL plans as it likes.
+    free: PgPool,
     runtime: Handle,
     _stop: oneshot::Sender<()>,
 }
@@ -43,12 +46,21 @@ impl Own {
                 runtime.shutdown_background();
             })
             .map_err(no_thread)?;
-        let pool = postgres::pool_of(url, CONNECTIONS, |conn| Box::pin(plan_by_key(conn)))?;
-        Ok(Self { pool, runtime: handle, _stop: stop })
+        let by_key = postgres::pool_of(url, CONNECTIONS, |conn| Box::pin(plan_by_key(conn)))?;
+        let free = postgres::pool_of(url, CONNECTIONS, |_| Box::pin(async { Ok(()) }))?;
+        Ok(Self { by_key, free, runtime: handle, _stop: stop })
     }
 
-    pub(super) fn pool(&self) -> &PgPool {
-        &self.pool
+    pub(super) fn pool(&self, plans: Plans) -> &PgPool {
+        match plans {
+            Plans::ByKey => &self.by_key,
+            Plans::Free => &self.free,
+        }
+    }
+
+    pub(super) async fn close(&self) {
+        self.by_key.close().await;
+        self.free.close().await;
     }
 
     /// Runs it on the thread.
