@@ -16,7 +16,6 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -139,15 +138,8 @@ impl Dispatcher {
 
     /// Asks for deliveries for `free` slots.
     fn request(&self, free: u32) -> ClaimRequest {
-        ClaimRequest {
-            worker: self.worker.id().clone(),
-            free,
-            busy: HashMap::new(),
-            after: self.after.clone(),
-            margin: self.hands.policy.lease_margin,
-            quick: HashSet::new(),
-            moves: true,
-        }
+        let margin = self.hands.policy.lease_margin;
+        ClaimRequest { after: self.after.clone(), ..ClaimRequest::new(self.worker.id().clone(), free, margin) }
     }
 
     /// The next claim begins behind the endpoint that this one ended with.

@@ -1,6 +1,6 @@
 //! An accepted event reaches its endpoints: at least once, under one id, whoever stalls, dies or repeats.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -316,15 +316,7 @@ fn worker(store: &Store) -> Id {
 }
 
 async fn claim_as(store: &Store, worker: &Id, free: u32, busy: HashMap<String, u32>) -> Claimed {
-    let request = ClaimRequest {
-        worker: worker.clone(),
-        free,
-        busy,
-        after: String::new(),
-        margin: Duration::from_secs(15),
-        quick: HashSet::new(),
-        moves: true,
-    };
+    let request = ClaimRequest { busy, ..ClaimRequest::new(worker.clone(), free, Duration::from_secs(15)) };
     let (request, now) = (Arc::new(request), store.now());
     let unit = store.run(move |conn| {
         let request = Arc::clone(&request);

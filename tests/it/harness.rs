@@ -151,6 +151,8 @@ const ONLY_POSTGRES: &[&str] = &[
     "publish::an_event_that_waits_for_a_host_keeps_no_other_waiting",
     "receive::a_handler_that_commits_by_itself_is_never_run_again",
     "seam::a_commit_of_a_failed_transaction_is_an_error",
+    "together::events_at_the_same_time_share_a_transaction_where_the_host_allows_it",
+    "together::slow_handlers_still_run_side_by_side",
 ];
 
 fn block_on<F: Future<Output = Result<(), Failed>>>(test: F) -> Result<(), Failed> {

@@ -24,6 +24,7 @@ mod replay;
 mod rules;
 mod schemes;
 mod seam;
+mod together;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     group_commit::register(&mut suite);
     ledger::register(&mut suite);
     receive::register(&mut suite);
+    together::register(&mut suite);
     hostile::register(&mut suite);
     schemes::register(&mut suite);
     commit_cut::register(&mut suite);

@@ -36,6 +36,15 @@ pub struct ClaimRequest {
     pub moves: bool,
 }
 
+impl ClaimRequest {
+    /// For a worker that has nothing under way.
+    #[must_use]
+    pub fn new(worker: Id, free: u32, margin: Duration) -> Self {
+        let (busy, quick) = (HashMap::new(), HashSet::new());
+        Self { worker, free, busy, after: String::new(), margin, quick, moves: true }
+    }
+}
+
 /// What came of a claim.
 #[derive(Debug, Default)]
 pub struct Claimed {

@@ -19,11 +19,17 @@ struct Peer<'a> {
     bed: &'a Bed,
     id: Id,
     after: String,
+    quick: HashSet<String>,
 }
 
 impl<'a> Peer<'a> {
     fn new(bed: &'a Bed) -> Self {
-        Self { bed, id: Id::mint(Prefix::Worker, bed.store.now(), bed.store.random()), after: String::new() }
+        Self {
+            bed,
+            id: Id::mint(Prefix::Worker, bed.store.now(), bed.store.random()),
+            after: String::new(),
+            quick: HashSet::new(),
+        }
     }
 
     async fn live(&self) {
@@ -34,13 +40,10 @@ impl<'a> Peer<'a> {
 
     async fn claim(&mut self, free: u32, busy: &[(&str, u32)]) -> Claimed {
         let request = ClaimRequest {
-            worker: self.id.clone(),
-            free,
             busy: busy.iter().map(|(endpoint, count)| ((*endpoint).to_owned(), *count)).collect(),
             after: self.after.clone(),
-            margin: Duration::from_secs(15),
-            quick: HashSet::new(),
-            moves: true,
+            quick: self.quick.clone(),
+            ..ClaimRequest::new(self.id.clone(), free, Duration::from_secs(15))
         };
         let mut tx = self.bed.store.begin().await.unwrap();
         let claimed = claim(&mut tx.conn(), &request, self.bed.store.now()).await.unwrap();
@@ -272,4 +275,19 @@ async fn send_d22_expired_leases_are_found_across_midnight() {
     assert_eq!(peer.claim(1, &[]).await.deliveries.len(), 0);
     bed.pass(1);
     assert_eq!(peer.claim(1, &[]).await.deliveries.len(), 1);
+}
+
+#[tokio::test]
+async fn a_quick_endpoint_may_have_more_claimed_than_it_has_slots_and_a_slow_one_may_not() {
+    let bed = Bed::new().await;
+    let new = NewEndpoint { slots: Some(4), ..NewEndpoint::new(tenant(), "http://127.0.0.1:9/") };
+    let endpoint = bed.manager().create_now(new).await.unwrap().endpoint.id.to_string();
+    for _ in 0..40 {
+        bed.publish("{}").await;
+    }
+    let mut peer = Peer::new(&bed);
+    assert_eq!(peer.claim(100, &[]).await.deliveries.len(), 4);
+    peer.quick.insert(endpoint.clone());
+    assert_eq!(peer.claim(100, &[(&endpoint, 4)]).await.deliveries.len(), 12);
+    assert_eq!(peer.claim(100, &[(&endpoint, 16)]).await.deliveries.len(), 0);
 }

@@ -1,14 +1,18 @@
 //! The worker as it runs: wake-ups, polling, isolation of slow endpoints, stopping.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::deliver::Totals;
 use crate::fixtures::bed::{Bed, Receiver, tenant};
+use crate::fixtures::{RawServer, read_request};
 use crate::{NewEndpoint, NewEvent, Policy};
 
 struct Running {
@@ -200,4 +204,50 @@ async fn send_d1_a_slow_answer_is_not_overtaken_by_a_second_request() {
         sleep(Duration::from_millis(5)).await;
     }
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_requests_are_under_way_to_an_endpoint_than_it_has_slots_though_more_are_claimed() {
+    let bed = Bed::new().await;
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (counter, highest) = (Arc::clone(&now), Arc::clone(&most));
+    let server = RawServer::start(move |mut stream| {
+        let (now, most) = (Arc::clone(&counter), Arc::clone(&highest));
+        async move {
+            while read_request(&mut stream).await.is_some() {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                sleep(Duration::from_millis(2)).await;
+                now.fetch_sub(1, Ordering::SeqCst);
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            }
+        }
+    })
+    .await;
+    let new = NewEndpoint { slots: Some(4), ..NewEndpoint::new(tenant(), server.url()) };
+    bed.manager().create_now(new).await.unwrap();
+    for _ in 0..200 {
+        bed.publish("{}").await;
+    }
+    let running = Running::start(&bed, Policy::default()).await;
+    until_delivered(&bed, 200).await;
+    let totals = running.stop().await;
+    assert_eq!((totals.claimed, totals.recorded.late), (200, 0));
+    assert!((2..=4).contains(&most.load(Ordering::SeqCst)), "{most:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_with_one_slot_serves_its_endpoints_in_turn() {
+    let (bed, receiver) = (Bed::new().await, Receiver::start().await);
+    for name in ["a", "b", "c"] {
+        bed.endpoint(&format!("{}?{name}", receiver.url)).await;
+    }
+    for _ in 0..10 {
+        bed.publish("{}").await;
+    }
+    let running = Running::start(&bed, Policy { slots_per_worker: 1, ..Policy::default() }).await;
+    until_delivered(&bed, 30).await;
+    running.stop().await;
+    let first = receiver.seen().into_iter().take(15);
+    let to_a = first.filter(|request| request.contains("?a ")).count();
+    assert_eq!(to_a, 5, "five of the first fifteen");
 }
