@@ -102,6 +102,8 @@ pub struct Retention {
     pub ledger: Duration,
     /// An emptied ledger row, which still recognises a late duplicate.
     pub expired_rows: Duration,
+    /// A request with a known key and another payload, since it was last seen.
+    pub conflicts: Duration,
     /// How long after its last retry a sender still resends by hand.
     pub resend_window: Duration,
     /// The named override: start although a retention is too short.
@@ -174,6 +176,7 @@ impl Config {
                 events: values.take("retention.events", positive)?,
                 ledger: values.take("retention.ledger", positive)?,
                 expired_rows: values.take("retention.expired_rows", positive)?,
+                conflicts: values.take("retention.conflicts", positive)?,
                 resend_window: values.take("retention.resend_window", units::parse_duration)?,
                 allow_short: values.take("retention.allow_short", switch)?,
             },

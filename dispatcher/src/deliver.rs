@@ -20,8 +20,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future;
+use tokio::task::JoinSet;
 use twiceproof_shared::store::{Store, StoreError};
 
+use crate::purge::{Purge, Retention, ShortRetention};
 use crate::schedule::Policy;
 use crate::send::{Sender, SenderError, SenderOptions};
 use crate::store::claim::{ClaimRequest, Claimed};
@@ -38,6 +40,8 @@ pub use rounds::Totals;
 pub struct Dispatcher {
     hands: Hands,
     grace: Duration,
+    /// How long events are kept.
+    keep: Duration,
     worker: Worker,
     /// The endpoint that the last claim ended with.
     after: String,
@@ -52,11 +56,14 @@ pub struct DispatcherOptions {
     pub sender: SenderOptions,
     /// How long requests under way may go on after the worker was told to stop: 20 seconds.
     pub grace: Duration,
+    /// How long events are kept; what is older and has come to its end is deleted while the worker runs.
+    pub retention: Retention,
 }
 
 impl Default for DispatcherOptions {
     fn default() -> Self {
-        Self { policy: Policy::default(), sender: SenderOptions::default(), grace: Duration::from_secs(20) }
+        let (policy, sender, retention) = (Policy::default(), SenderOptions::default(), Retention::default());
+        Self { policy, sender, grace: Duration::from_secs(20), retention }
     }
 }
 
@@ -67,6 +74,9 @@ pub enum StartError {
     /// Another worker runs on the same SQLite file, or the lock cannot be used.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// Events would be forgotten too early.
+    #[error(transparent)]
+    Retention(#[from] ShortRetention),
     /// The sender could not be made.
     #[error(transparent)]
     Sender(#[from] SenderError),
@@ -93,12 +103,13 @@ impl Dispatcher {
     /// # Errors
     /// As [`StartError`] says.
     pub async fn start(store: &Store, options: DispatcherOptions) -> Result<Self, StartError> {
-        let DispatcherOptions { policy, sender, grace } = options;
+        let DispatcherOptions { policy, sender, grace, retention } = options;
+        let keep = retention.under(&policy)?;
         let sender = Sender::new(sender)?;
         let worker = Worker::start(store).await?;
         tracing::info!(worker = %worker.id(), "the worker has started");
         let hands = Hands { store: store.clone(), sender, policy: Arc::new(policy), news: Arc::default() };
-        Ok(Self { hands, grace, worker, after: String::new() })
+        Ok(Self { hands, grace, keep, worker, after: String::new() })
     }
 
     /// One round: claims what the slots can take, sends it all at once, and records it in one batch. Returns when all is
@@ -122,7 +133,12 @@ impl Dispatcher {
     /// Delivers until `shutdown` resolves: slots that become free are filled at once, results are recorded in batches.
     /// Then nothing more is claimed, requests under way may go on for the grace, and what came of them is recorded; what
     /// had not left is given back. While the database does not answer, the worker waits for it and keeps its results.
+    ///
+    /// Beside it what is over and older than the retention is deleted, in small batches.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Totals {
+        // Ends with this future.
+        let mut beside = JoinSet::new();
+        beside.spawn(Purge::new(self.store(), self.keep).run(future::pending()));
         Rounds::new(self).run(shutdown).await
     }
 

@@ -142,7 +142,8 @@ pub(crate) mod bed {
 
         pub(crate) async fn dispatcher_with(&self, policy: Policy) -> Dispatcher {
             let sender = SenderOptions { addresses: AddressPolicy::AllowPrivate, ..SenderOptions::default() };
-            let options = DispatcherOptions { policy, sender, grace: Duration::from_secs(2) };
+            let grace = Duration::from_secs(2);
+            let options = DispatcherOptions { policy, sender, grace, ..DispatcherOptions::default() };
             Dispatcher::start(&self.store, options).await.unwrap()
         }
 

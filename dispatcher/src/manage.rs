@@ -189,10 +189,10 @@ impl Manager {
     /// # Errors
     /// [`ManageError::NotFound`], or as [`ManageError::Store`] says.
     pub async fn disable(&self, conn: &mut Conn<'_>, tenant: &Key, id: &str) -> Result<(), ManageError> {
-        let tenant = tenant.as_str();
-        found(endpoints::disable(conn, tenant, id, "manual", self.store.now()).await?)?;
-        waiting::park_pending(conn, tenant, id, MOST_MOVED).await?;
-        waiting::park_backoff(conn, tenant, id, MOST_MOVED).await?;
+        let (tenant, now) = (tenant.as_str(), self.store.now());
+        found(endpoints::disable(conn, tenant, id, "manual", now).await?)?;
+        waiting::park_pending(conn, tenant, id, now, MOST_MOVED).await?;
+        waiting::park_backoff(conn, tenant, id, now, MOST_MOVED).await?;
         Ok(())
     }
 

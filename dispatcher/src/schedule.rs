@@ -26,6 +26,14 @@ pub struct Policy {
     pub slots_per_worker: u32,
 }
 
+impl Policy {
+    /// The shortest time for which events must be remembered: 1.2 × the horizon.
+    #[must_use]
+    pub fn shortest_retention(&self) -> Duration {
+        self.horizon.saturating_add(self.horizon / 5)
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {

@@ -16,6 +16,7 @@ pub(crate) mod fixtures;
 mod health;
 mod lanes;
 pub mod load;
+pub mod purge;
 pub mod record;
 pub mod secrets;
 pub mod waiting;

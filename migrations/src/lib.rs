@@ -15,12 +15,16 @@ pub struct Migration {
 }
 
 /// The steps for SQLite, in order.
-pub const SQLITE: &[Migration] =
-    &[Migration { version: 1, name: "first", sql: include_str!("../sqlite/0001_first.sql") }];
+pub const SQLITE: &[Migration] = &[
+    Migration { version: 1, name: "first", sql: include_str!("../sqlite/0001_first.sql") },
+    Migration { version: 2, name: "growth", sql: include_str!("../sqlite/0002_growth.sql") },
+];
 
 /// The steps for PostgreSQL, in order.
-pub const POSTGRES: &[Migration] =
-    &[Migration { version: 1, name: "first", sql: include_str!("../postgres/0001_first.sql") }];
+pub const POSTGRES: &[Migration] = &[
+    Migration { version: 1, name: "first", sql: include_str!("../postgres/0001_first.sql") },
+    Migration { version: 2, name: "growth", sql: include_str!("../postgres/0002_growth.sql") },
+];
 
 #[cfg(test)]
 mod tests {

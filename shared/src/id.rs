@@ -57,6 +57,13 @@ impl Id {
         Self(format!("{}{}", prefix.as_str(), ksuid.to_base62()))
     }
 
+    /// The lowest id that can be minted at this time: every id that was minted 4 ms or more before it is lower.
+    pub fn lowest_at(prefix: Prefix, time: Timestamp) -> Self {
+        let millis = time.as_millis().clamp(FIRST_MILLIS, LAST_MILLIS);
+        let ksuid = KsuidMs::from_millis(Some(millis), Some(&[0; KsuidMs::PAYLOAD_BYTES]));
+        Self(format!("{}{}", prefix.as_str(), ksuid.to_base62()))
+    }
+
     /// Reads an id of one kind.
     ///
     /// # Errors

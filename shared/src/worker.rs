@@ -7,11 +7,44 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
-use crate::store::Sleeper;
+use crate::store::{Sleeper, StoreError};
 
 /// Polling between 20 ms (just after work) and 500 ms (long idle).
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(500);
+
+/// Between two batches of housekeeping, so that everybody else gets at the database.
+const BETWEEN_BATCHES: Duration = Duration::from_millis(50);
+/// Between two sweeps: what is kept for days is not looked at every second.
+const BETWEEN_SWEEPS: Duration = Duration::from_secs(600);
+/// After a batch that failed.
+const AFTER_TROUBLE: Duration = Duration::from_secs(10);
+
+/// Does housekeeping until `shutdown` resolves: batch after batch with a short pause, and a long one where `step` says
+/// that there is no more for now. A batch that fails is logged and tried again later.
+pub async fn keep_house<S, F>(what: &'static str, mut step: S, shutdown: impl Future<Output = ()> + Send)
+where
+    S: FnMut() -> F + Send,
+    F: Future<Output = Result<bool, StoreError>> + Send,
+{
+    let work = async {
+        loop {
+            let pause = match step().await {
+                Ok(true) => BETWEEN_BATCHES,
+                Ok(false) => BETWEEN_SWEEPS,
+                Err(error) => {
+                    tracing::warn!(%error, what, "housekeeping failed; it is tried again");
+                    AFTER_TROUBLE
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        () = shutdown => {}
+    }
+}
 
 /// What a worker does between two looks for work.
 #[derive(Debug)]

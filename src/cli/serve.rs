@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use twiceproof::config::Config;
 use twiceproof::dispatcher::{Dispatcher, DispatcherOptions, SenderOptions};
 use twiceproof::health::Health;
+use twiceproof::ledger;
 use twiceproof::server::{Server, ServerOptions};
 use twiceproof::store::Store;
 
@@ -46,7 +47,9 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
         tracing::warn!("`allow_private_addresses` is on: whoever may add endpoints can reach this network");
     }
     output::line(format_args!("listening on http://{}", server.address()))?;
+    let keeping = keep_ledger(&store, &config, stopped.clone());
     let outcome = work(&store, dispatcher, server, stopped).await;
+    keeping.abort();
     store.close().await;
     outcome
 }
@@ -79,9 +82,16 @@ async fn work(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Forgets old answers and keys, of whichever receivers share this database.
+fn keep_ledger(store: &Store, config: &Config, stopped: watch::Receiver<bool>) -> tokio::task::JoinHandle<()> {
+    let (store, retention) = (store.clone(), config.ledger_retention());
+    tokio::spawn(async move { ledger::keep(&store, retention, signalled(stopped)).await })
+}
+
 fn options(config: &Config) -> DispatcherOptions {
     let sender = SenderOptions { addresses: config.addresses(), ..SenderOptions::default() };
-    DispatcherOptions { policy: config.policy(), sender, ..DispatcherOptions::default() }
+    let retention = config.event_retention();
+    DispatcherOptions { policy: config.policy(), sender, retention, ..DispatcherOptions::default() }
 }
 
 async fn signalled(mut signal: watch::Receiver<bool>) {

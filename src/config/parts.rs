@@ -1,7 +1,8 @@
 //! The settings as the two halves take them.
 
-use twiceproof_dispatcher::{AddressPolicy, Policy, Schedule};
+use twiceproof_dispatcher::{AddressPolicy, Policy, Retention, Schedule};
 use twiceproof_receiver::SourceBuilder;
+use twiceproof_shared::ledger;
 
 use super::{Config, Origin};
 
@@ -17,6 +18,23 @@ impl Config {
             slots_per_endpoint: self.delivery.slots_per_endpoint,
             slots_per_worker: self.delivery.slots_per_worker,
         }
+    }
+
+    /// How long events are kept.
+    #[must_use]
+    pub fn event_retention(&self) -> Retention {
+        let mut retention = Retention::of_events(self.retention.events);
+        retention.allow_short = self.retention.allow_short;
+        retention
+    }
+
+    /// How long emptied keys and conflicts are kept.
+    #[must_use]
+    pub fn ledger_retention(&self) -> ledger::Retention {
+        let mut retention = ledger::Retention::default();
+        retention.expired_rows = self.retention.expired_rows;
+        retention.conflicts = self.retention.conflicts;
+        retention
     }
 
     /// Where deliveries may go.

@@ -46,6 +46,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("retention.events", "30d", "how long a published event is kept"),
     plain("retention.ledger", "30d", "how long a processed key keeps its stored answer"),
     plain("retention.expired_rows", "400d", "how long an emptied ledger row still recognises a late duplicate"),
+    plain("retention.conflicts", "90d", "how long a request with a known key and another payload is kept for review"),
     plain("retention.resend_window", "0s", "how long after its last retry a sender still resends by hand"),
     plain("retention.allow_short", "false", "start although a retention is shorter than redeliveries can be late"),
     plain("log.format", "human", "human or json, on standard error"),

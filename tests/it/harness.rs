@@ -129,6 +129,8 @@ const ONLY_SQLITE: &[&str] = &[
     "hostile::nothing_is_accepted_into_a_deleted_file",
     "hostile::nothing_is_written_behind_a_transaction_that_sqlite_rolled_back",
     "hostile::work_that_nobody_waits_for_any_more_is_not_begun",
+    "log::readers_that_overlap_do_not_let_the_write_ahead_log_grow",
+    "log::the_write_ahead_log_comes_down_after_a_long_reader",
     "seam::a_host_connection_that_could_lose_commits_is_refused",
     "seam::rel_b56_a_host_transaction_takes_the_write_lock_at_once",
     "units::a_second_process_gets_the_lock_while_batches_run",

@@ -5,8 +5,8 @@
 //! goes on does no harm: its tokens no longer match.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
@@ -15,17 +15,22 @@ use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::store::{Database, Store, StoreError};
 
 use super::StartError;
-use crate::store::{waiting, workers};
+use crate::store::waiting::{self, ParkedLane};
+use crate::store::workers;
 use crate::worker_lock::WorkerLock;
 
 /// How often a worker gives a sign of life on PostgreSQL.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 /// A worker without a sign of life for this long is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
-/// The most rows that one look takes over or moves.
+/// The most rows that one transaction takes over or moves.
 const MOST_MOVED: i64 = 1_000;
-/// The most endpoints that one look moves parked rows of.
-const MOST_ENDPOINTS: i64 = 100;
+/// The most transactions in which one look moves parked rows.
+const MOST_BATCHES: u32 = 10;
+/// SQLite's write-ahead log is emptied when it is longer than this.
+const LONGEST_LOG: u64 = 64 * 1024 * 1024;
+/// The most endpoints with parked rows that one look looks at.
+const MOST_LANES: i64 = 1_000;
 
 /// A worker that has started.
 #[derive(Debug)]
@@ -35,6 +40,8 @@ pub(super) struct Worker {
     _lock: Option<WorkerLock>,
     heart: Option<AbortHandle>,
     pulse: Arc<Pulse>,
+    /// Tenant and endpoint of the last parked lane that was looked at.
+    parked_after: Mutex<(String, String)>,
 }
 
 /// When this worker could last give a sign of life, and how long it does not judge others by theirs: after an outage of
@@ -74,11 +81,19 @@ impl Worker {
         let pulse = Arc::new(Pulse::new(store.now()));
         let heart =
             lock.is_none().then(|| tokio::spawn(beat(store.clone(), id.clone(), Arc::clone(&pulse))).abort_handle());
-        Ok(Self { id, _lock: lock, heart, pulse })
+        Ok(Self { id, _lock: lock, heart, pulse, parked_after: Mutex::default() })
     }
 
     pub(super) fn id(&self) -> &Id {
         &self.id
+    }
+
+    fn parked_after(&self) -> (String, String) {
+        self.parked_after.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_parked_after(&self, lane: (String, String)) {
+        *self.parked_after.lock().unwrap_or_else(PoisonError::into_inner) = lane;
     }
 
     /// Forgets the worker, which has recorded or given back all that it held.
@@ -101,32 +116,67 @@ impl Drop for Worker {
     }
 }
 
-/// Moves on what no claim moves: leases of dead workers, and parked deliveries of endpoints that are enabled. Returns how
-/// many.
+/// Moves on what no claim moves: leases of dead workers, and parked deliveries of endpoints that are enabled or gone. Returns
+/// how many.
 pub(super) async fn tidy(store: &Store, worker: &Worker) -> Result<u64, StoreError> {
-    let parked = {
-        let mut reader = store.read().await?;
-        waiting::enabled_with_parked(&mut reader.conn(), MOST_ENDPOINTS).await?
-    };
-    let has_peers = store.database() == Database::Postgres && worker.pulse.judges(store.now());
-    if parked.is_empty() && !has_peers {
+    if !store.trim_log(LONGEST_LOG).await? {
+        tracing::debug!("SQLite's write-ahead log is long and somebody reads from it; it is emptied later");
+    }
+    Ok(take_over(store, worker).await? + settle_parked(store, worker).await?)
+}
+
+async fn take_over(store: &Store, worker: &Worker) -> Result<u64, StoreError> {
+    if store.database() != Database::Postgres || !worker.pulse.judges(store.now()) {
         return Ok(0);
     }
-    let parked = Arc::new(parked);
+    let since = store.now().minus(DEAD_AFTER);
+    if !workers::any_dead(&mut store.read().await?.conn(), since).await? {
+        return Ok(0);
+    }
+    store.run(move |conn| Box::pin(workers::take_over_dead(conn, since, MOST_MOVED))).await
+}
+
+/// Goes on where the last look ended, so that the cost of a look does not grow with the number of disabled endpoints.
+async fn settle_parked(store: &Store, worker: &Worker) -> Result<u64, StoreError> {
+    let (tenant, endpoint) = worker.parked_after();
+    let lanes = waiting::parked_lanes(&mut store.read().await?.conn(), (&tenant, &endpoint), MOST_LANES).await?;
+    let (mut moved, mut batches) = (0, 0);
+    let is_end = (lanes.len() as i64) < MOST_LANES;
+    for lane in lanes {
+        if lane.state.as_deref() != Some("disabled") {
+            let lane = Arc::new(lane.clone());
+            loop {
+                if batches == MOST_BATCHES {
+                    // The next look begins with what is left of this lane.
+                    return Ok(moved);
+                }
+                batches += 1;
+                let batch = settle_lane(store, Arc::clone(&lane)).await?;
+                moved += batch;
+                if batch < MOST_MOVED as u64 {
+                    break;
+                }
+            }
+        }
+        worker.set_parked_after((lane.tenant, lane.endpoint));
+    }
+    if is_end {
+        worker.set_parked_after(<(String, String)>::default());
+    }
+    Ok(moved)
+}
+
+async fn settle_lane(store: &Store, lane: Arc<ParkedLane>) -> Result<u64, StoreError> {
     let clock = store.clone();
     store
         .run(move |conn| {
-            let (parked, clock) = (Arc::clone(&parked), clock.clone());
+            let (lane, clock) = (Arc::clone(&lane), clock.clone());
             Box::pin(async move {
-                let now = clock.now();
-                let mut moved = 0;
-                if has_peers {
-                    moved += workers::take_over_dead(conn, now.minus(DEAD_AFTER), MOST_MOVED).await?;
+                let (tenant, endpoint) = (&lane.tenant, &lane.endpoint);
+                match lane.state {
+                    Some(_) => waiting::unpark(conn, tenant, endpoint, clock.now(), MOST_MOVED).await,
+                    None => waiting::bury_parked(conn, tenant, endpoint, clock.now(), MOST_MOVED).await,
                 }
-                for (tenant, endpoint) in parked.iter() {
-                    moved += waiting::unpark(conn, tenant, endpoint, now, MOST_MOVED).await?;
-                }
-                Ok(moved)
             })
         })
         .await

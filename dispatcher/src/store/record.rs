@@ -118,8 +118,8 @@ pub async fn record(conn: &mut Conn<'_>, batch: &[Finished], now: Timestamp) -> 
     let gone: BTreeSet<(&str, &str)> =
         signs.iter().filter(|sign| sign.verdict == Verdict::Gone).map(|sign| (sign.tenant, sign.endpoint)).collect();
     for (tenant, endpoint) in gone {
-        recorded.parked += waiting::park_pending(conn, tenant, endpoint, MOST_PARKED).await?;
-        recorded.parked += waiting::park_backoff(conn, tenant, endpoint, MOST_PARKED).await?;
+        recorded.parked += waiting::park_pending(conn, tenant, endpoint, now, MOST_PARKED).await?;
+        recorded.parked += waiting::park_backoff(conn, tenant, endpoint, now, MOST_PARKED).await?;
     }
     for one in fresh {
         match one.decision {
@@ -202,7 +202,7 @@ async fn advance(conn: &mut Conn<'_>, batch: &[&Finished], now: Timestamp) -> Re
             Decision::Delivered => ("delivered", None, None),
             Decision::Retry { due_at } => ("backoff", None, Some(due_at.as_millis())),
             Decision::Dead { reason } => ("dead", Some(reason.as_str()), None),
-            Decision::DisableEndpoint => ("parked", Some("endpoint_disabled"), None),
+            Decision::DisableEndpoint => ("parked", Some("endpoint_disabled"), Some(now.as_millis())),
         };
         let is_final = matches!(one.decision, Decision::Delivered | Decision::Dead { .. });
         DeliveryRow {

@@ -33,6 +33,16 @@ pub async fn take_over_all(conn: &mut Conn<'_>, worker: &Id) -> Result<u64, Stor
     .await
 }
 
+/// Whether the last sign of life of any worker is older than `since`: a look at the workers, before one at all leases.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn any_dead(conn: &mut Conn<'_>, since: Timestamp) -> Result<bool, StoreError> {
+    let sql = "SELECT count(*) FROM twiceproof_workers WHERE heartbeat_at < $1";
+    let (count,): (i64,) = conn.fetch_one(sql, &[since.into()]).await?;
+    Ok(count > 0)
+}
+
 /// Takes the leases over of workers whose last sign of life is older than `since`, at most `limit`, and forgets the
 /// workers that hold none any more. Returns how many leases.
 ///

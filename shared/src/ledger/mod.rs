@@ -9,6 +9,7 @@
 //! stored outcome is never changed; an expected refusal raises no SQL error in a host's transaction.
 
 mod bulk;
+mod purge;
 mod sql;
 
 pub use bulk::{accept_all, finish_all};
@@ -21,6 +22,8 @@ use sha2::{Digest, Sha256};
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::store::{Conn, RunningKey, StoreError};
+
+pub use purge::{Purged, Retention, keep, purge};
 
 /// Asks the ledger whether this request is new.
 ///

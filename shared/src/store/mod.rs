@@ -33,6 +33,8 @@ mod tx;
 mod unit;
 mod url;
 mod wake;
+#[cfg(feature = "sqlite")]
+mod wal;
 
 #[cfg(feature = "postgres")]
 use std::panic::AssertUnwindSafe;
@@ -336,6 +338,31 @@ impl Store {
             Pools::Sqlite { .. } => None,
             #[cfg(feature = "postgres")]
             Pools::Postgres { time, .. } => time.as_ref().map(|time| time.skew_ms()),
+        }
+    }
+
+    /// Empties SQLite's write-ahead log where it is longer than `limit` bytes. Writers wait for it 100 ms at most. False:
+    /// it is still longer, because somebody reads from it. PostgreSQL looks after its own log.
+    ///
+    /// # Errors
+    /// As [`StoreError`] says.
+    pub async fn trim_log(&self, limit: u64) -> Result<bool, StoreError> {
+        match &self.0.pools {
+            #[cfg(feature = "sqlite")]
+            Pools::Sqlite { pool, .. } => {
+                let options = pool.connect_options();
+                if wal::size(options.get_filename()) <= limit {
+                    return Ok(true);
+                }
+                // Our own writers would only be in the way.
+                let _permit = self.permit().await?;
+                wal::trim(&options).await
+            }
+            #[cfg(feature = "postgres")]
+            Pools::Postgres { .. } => {
+                let _ = limit;
+                Ok(true)
+            }
         }
     }
 
