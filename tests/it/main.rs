@@ -18,6 +18,7 @@ mod kill;
 mod kit;
 mod ledger;
 mod log_growth;
+mod plans;
 mod program;
 mod publish;
 mod receive;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     program::register(&mut suite);
     publish::register(&mut suite);
     retention::register(&mut suite);
+    plans::register(&mut suite);
     log_growth::register(&mut suite);
     bench::register(&mut suite);
     rules::register(&mut suite);

@@ -89,6 +89,8 @@ impl Conn<'_> {
     /// # Errors
     /// As [`StoreError`] says; the transaction of a PostgreSQL connection has failed then.
     pub async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
+        #[cfg(feature = "testing")]
+        crate::testing::note(sql, args);
         Ok(match &mut self.0 {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(conn) => bind!(sqlx::query(sql), args).execute(&mut **conn).await?.rows_affected(),
@@ -116,6 +118,8 @@ impl Conn<'_> {
     /// # Errors
     /// As [`Conn::execute`]; also when a row does not have the shape of `T`.
     pub async fn fetch_all<T: FromRows>(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<Vec<T>, StoreError> {
+        #[cfg(feature = "testing")]
+        crate::testing::note(sql, args);
         Ok(match &mut self.0 {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(conn) => bind!(sqlx::query_as::<_, T>(sql), args).fetch_all(&mut **conn).await?,
@@ -133,6 +137,8 @@ impl Conn<'_> {
         sql: &'static str,
         args: &[Arg<'_>],
     ) -> Result<Option<T>, StoreError> {
+        #[cfg(feature = "testing")]
+        crate::testing::note(sql, args);
         Ok(match &mut self.0 {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(conn) => bind!(sqlx::query_as::<_, T>(sql), args).fetch_optional(&mut **conn).await?,

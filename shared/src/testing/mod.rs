@@ -5,6 +5,7 @@
 
 #[cfg(feature = "postgres")]
 mod cluster;
+mod statements;
 
 use crate::clock::Clock;
 use crate::store::{DatabaseUrl, Store, StoreError, StoreOptions};
@@ -12,6 +13,8 @@ use std::sync::Arc;
 
 #[cfg(feature = "postgres")]
 pub use cluster::{Cluster, ClusterError};
+pub(crate) use statements::note;
+pub use statements::{OwnedArg, Statement, record, recorded};
 
 /// A database that goes away with this value.
 #[derive(Debug)]

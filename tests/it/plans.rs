@@ -1,0 +1,413 @@
+//! How the databases would run what runs all the time, at a size at which reading a whole table shows.
+//!
+//! The real functions run once, each statement is kept as it ran, and the database is asked for its plan. A statement of the
+//! hot paths that did not run is an error too, so none is forgotten.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sqlx::{AssertSqlSafe, Row};
+use twiceproof::dispatcher::decide::Decision;
+use twiceproof::dispatcher::exchange::{Answer, Exchange};
+use twiceproof::dispatcher::store::claim::{ClaimRequest, ClaimedDelivery, claim};
+use twiceproof::dispatcher::store::purge::{Stretch, Walked};
+use twiceproof::dispatcher::store::record::{Span, record, release};
+use twiceproof::dispatcher::store::{events, load, purge, waiting, workers};
+use twiceproof::dispatcher::{AddressPolicy, Dispatcher, DispatcherOptions, NewEvent, Policy, Publisher, Purge};
+use twiceproof_shared::id::{Id, Prefix};
+use twiceproof_shared::key::Key;
+use twiceproof_shared::ledger::{self, LedgerKey, Outcome, RawRequest, Request};
+use twiceproof_shared::store::{Conn, Database, Store};
+use twiceproof_shared::testing::{OwnedArg, Statement};
+
+use crate::harness::{Bed, Suite};
+
+pub fn register(suite: &mut Suite) {
+    suite.both("plans::send_b1_nothing_that_runs_all_the_time_reads_a_whole_table", hot_paths);
+}
+
+/// Files whose every statement must have run: all of the hot paths. The others are of reports and of managing endpoints.
+const HOT: [&str; 12] = [
+    "dispatcher/src/store/attempts.rs",
+    "dispatcher/src/store/claim.rs",
+    "dispatcher/src/store/events.rs",
+    "dispatcher/src/store/health.rs",
+    "dispatcher/src/store/lanes.rs",
+    "dispatcher/src/store/load.rs",
+    "dispatcher/src/store/purge.rs",
+    "dispatcher/src/store/record.rs",
+    "dispatcher/src/store/waiting.rs",
+    "dispatcher/src/store/workers.rs",
+    "shared/src/ledger/purge.rs",
+    "shared/src/ledger/sql.rs",
+];
+/// Tables that grow.
+const BIG: [&str; 4] = ["twiceproof_events", "twiceproof_deliveries", "twiceproof_attempts", "twiceproof_ledger"];
+
+async fn hot_paths(bed: Bed) {
+    // Statements are kept for each thread, so everything runs on one.
+    let run = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let store = bed.db.store(None).await.unwrap();
+            fill(&store).await;
+            twiceproof_shared::testing::record();
+            everything(&store).await;
+            let seen = twiceproof_shared::testing::recorded();
+            none_is_missing(store.database(), &seen);
+            let mut wrong = Vec::new();
+            match store.database() {
+                Database::Sqlite => {
+                    check_sqlite(&store, &seen, &mut wrong).await;
+                    // A host may have statistics gathered.
+                    script(&store, "ANALYZE".to_owned()).await;
+                    check_sqlite(&store, &seen, &mut wrong).await;
+                }
+                Database::Postgres => check_postgres(&store, &seen, &mut wrong).await,
+            }
+            assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), seen.len(), wrong.join("\n\n"));
+        });
+    });
+    tokio::task::spawn_blocking(move || run.join()).await.unwrap().unwrap();
+}
+
+async fn script(store: &Store, sql: String) {
+    let mut reader = store.read().await.unwrap();
+    let mut conn = reader.conn();
+    let sql = sqlx::raw_sql(AssertSqlSafe(sql));
+    match conn.database() {
+        Database::Sqlite => sql.execute(conn.sqlite().unwrap()).await.map(drop).unwrap(),
+        Database::Postgres => sql.execute(conn.postgres().unwrap()).await.map(drop).unwrap(),
+    }
+}
+
+/// Twenty tenants with fifty endpoints each; nearly everything is at its end. SQLite's plans do not depend on the number of
+/// rows, and with statistics on their proportions only: a tenth of the rows tells as much.
+async fn fill(store: &Store) {
+    let (rows, numbers, padded, bytes) = match store.database() {
+        Database::Sqlite => (
+            100_000,
+            "WITH RECURSIVE g (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM g WHERE n < {})",
+            "printf('%027d', n)",
+            "zeroblob(32)",
+        ),
+        Database::Postgres => (
+            1_000_000,
+            "WITH g AS (SELECT generate_series(1::bigint, {}) AS n)",
+            "lpad(n::text, 27, '0')",
+            "'\\x00'::bytea",
+        ),
+    };
+    let now = store.now().as_millis();
+    let numbers = |rows: i64| numbers.replace("{}", &rows.to_string());
+    let endpoint = "'ep_' || (10000 + n % 1000)";
+    let sql = [
+        format!(
+            "INSERT INTO twiceproof_endpoints (tenant, id, url, state, all_event_types, timeout_ms, slots, created_at, updated_at)
+             {} SELECT 't' || (n % 20), {endpoint}, 'http://127.0.0.1:9/', CASE WHEN n % 10 = 3 THEN 'disabled' ELSE 'enabled' END,
+                 CASE WHEN n % 7 = 0 THEN 1 ELSE 0 END, 15000, 32, {now}, {now} FROM g",
+            numbers(1000)
+        ),
+        format!(
+            "INSERT INTO twiceproof_endpoint_event_types (tenant, endpoint, event_type)
+             {} SELECT 't' || (n % 20), {endpoint}, 'order.t' || (n % 3) FROM g",
+            numbers(1000)
+        ),
+        format!(
+            "INSERT INTO twiceproof_endpoint_secrets (tenant, endpoint, key_id, secret, created_at)
+             {} SELECT 't' || (n % 20), {endpoint}, 'key_1', {bytes}, {now} FROM g",
+            numbers(1000)
+        ),
+        format!(
+            "INSERT INTO twiceproof_events (tenant, id, uid, event_type, content_type, payload, digest, created_at)
+             {} SELECT 't' || (n % 20), 'msg_' || {padded}, 'u' || n, 'order.t1', 'text/plain', {bytes}, {bytes}, {now} FROM g",
+            numbers(rows)
+        ),
+        format!(
+            "INSERT INTO twiceproof_deliveries (tenant, event, endpoint, state, due_at, deadline_at, lease_owner, lease_until, created_at)
+             {} SELECT 't' || (n % 20), 'msg_' || {padded}, {endpoint},
+                 CASE n % 401 WHEN 0 THEN 'pending' WHEN 1 THEN 'backoff' WHEN 2 THEN 'leased' WHEN 3 THEN 'parked' WHEN 4 THEN 'dead' ELSE 'delivered' END,
+                 {now} + n, {now}, CASE n % 401 WHEN 2 THEN 'w' || (n % 5) END, CASE n % 401 WHEN 2 THEN {now} + 30000 ELSE 0 END, {now} FROM g",
+            numbers(rows)
+        ),
+        format!(
+            "INSERT INTO twiceproof_attempts (tenant, id, event, endpoint, number, token, outcome, started_at, ended_at)
+             {} SELECT 't' || (n % 20), 'atmpt_' || {padded}, 'msg_' || {padded}, {endpoint}, 1, 1, 'delivered', {now}, {now} FROM g",
+            numbers(rows)
+        ),
+        format!(
+            "INSERT INTO twiceproof_ledger (tenant, scope, key, state, digest, fingerprint, fingerprint_version, outcome_status, first_seen_at, expires_at)
+             {} SELECT 't' || (n % 20), 'shop/' || (n % 3), 'k' || {padded}, CASE n % 50 WHEN 0 THEN 'expired' ELSE 'done' END,
+                 {bytes}, {bytes}, 1, 200, {now}, {now} + n - 50000 FROM g",
+            numbers(rows)
+        ),
+    ];
+    for sql in sql {
+        script(store, sql).await;
+    }
+    if store.database() == Database::Postgres {
+        script(store, "ANALYZE".to_owned()).await;
+    }
+}
+
+/// What publishers, workers, receivers and housekeeping do.
+async fn everything(store: &Store) {
+    publishing(store).await;
+    delivering(store).await;
+    waiting_ones(store).await;
+    receiving(store).await;
+    housekeeping(store).await;
+}
+
+fn tenant() -> Key {
+    Key::new("t1").unwrap()
+}
+
+async fn publishing(store: &Store) {
+    let publisher = Publisher::new(store, &Policy::default());
+    let event = || NewEvent::json(tenant(), "order.t1", "{}".to_owned());
+    let again = event().with_uid(Key::new("again").unwrap());
+    let mut tx = store.begin().await.unwrap();
+    for _ in 0..2 {
+        let (_, wake) = publisher.publish(&mut tx.conn(), again.clone()).await.unwrap();
+        wake.send();
+    }
+    let many = (0..100).map(|_| event()).collect();
+    let (published, _) = publisher.publish_many(&mut tx.conn(), many).await.unwrap();
+    tx.commit().await.unwrap();
+    let id = published.into_iter().next().unwrap().unwrap().id;
+    publisher.publish_now(event()).await.unwrap();
+    publisher.owed(&tenant(), &id).await.unwrap();
+    events::exists(&mut store.read().await.unwrap().conn(), "t1", id.as_str()).await.unwrap();
+}
+
+async fn delivering(store: &Store) {
+    let mut options = DispatcherOptions::default();
+    options.sender.addresses = AddressPolicy::AllowPrivate;
+    options.policy.slots_per_worker = 64;
+    let mut dispatcher = Dispatcher::start(store, options).await.unwrap();
+    assert!(dispatcher.step().await.unwrap().claimed > 0);
+    dispatcher.stop().await;
+    let claimed = claimed(store).await;
+    assert_eq!(claimed.len(), 64);
+    load::load(&mut store.read().await.unwrap().conn(), &claimed, store.now()).await.unwrap();
+    let now = store.now();
+    let span = Span { started_at: now, ended_at: now };
+    let finished: Vec<_> = claimed
+        .into_iter()
+        .map(|one| {
+            let attempt = Id::mint(Prefix::Attempt, now, store.random());
+            one.finish(attempt, Exchange::Answered(Answer::of_status(410)), Decision::DisableEndpoint, span)
+        })
+        .collect();
+    let mut tx = store.begin().await.unwrap();
+    assert!(record(&mut tx.conn(), &finished, now).await.unwrap().parked > 0);
+    tx.commit().await.unwrap();
+    let back = self::claimed(store).await;
+    let mut tx = store.begin().await.unwrap();
+    assert!(release(&mut tx.conn(), &back).await.unwrap() > 0);
+    let conn = &mut tx.conn();
+    let worker = Id::mint(Prefix::Worker, now, store.random());
+    workers::heartbeat(conn, &worker, now.minus(Duration::from_secs(60))).await.unwrap();
+    assert!(workers::any_dead(conn, now).await.unwrap());
+    workers::take_over_dead(conn, now, 1_000).await.unwrap();
+    workers::take_over_all(conn, &worker).await.unwrap();
+    if conn.database() == Database::Sqlite {
+        workers::sqlite_file(conn).await.unwrap();
+    }
+    tx.rollback().await.unwrap();
+}
+
+async fn claimed(store: &Store) -> Vec<ClaimedDelivery> {
+    let request = ClaimRequest {
+        worker: Id::mint(Prefix::Worker, store.now(), store.random()),
+        free: 64,
+        busy: std::collections::HashMap::new(),
+        after: "ep_10500".to_owned(),
+        margin: Duration::from_secs(15),
+    };
+    let mut tx = store.begin().await.unwrap();
+    let claimed = claim(&mut tx.conn(), &request, store.now()).await.unwrap();
+    tx.commit().await.unwrap();
+    claimed.deliveries
+}
+
+async fn waiting_ones(store: &Store) {
+    let (mut tx, now) = (store.begin().await.unwrap(), store.now());
+    let conn = &mut tx.conn();
+    waiting::any(conn, now).await.unwrap();
+    assert!(waiting::parked_lanes(conn, ("t1", "ep_10021"), 1_000).await.unwrap().len() > 10);
+    waiting::park_pending(conn, "t1", "ep_10021", now, 1_000).await.unwrap();
+    waiting::park_backoff(conn, "t1", "ep_10021", now, 1_000).await.unwrap();
+    waiting::unpark(conn, "t1", "ep_10021", now, 1_000).await.unwrap();
+    waiting::bury(conn, "t1", "ep_10021", now, 1_000).await.unwrap();
+    waiting::bury_parked(conn, "t1", "ep_10021", now, 1_000).await.unwrap();
+    tx.rollback().await.unwrap();
+}
+
+async fn receiving(store: &Store) {
+    let (mut tx, now) = (store.begin().await.unwrap(), store.now());
+    let conn = &mut tx.conn();
+    let request = |body: &str| {
+        let part = |text: &str| Key::new(text).unwrap();
+        let key = LedgerKey { tenant: tenant(), scope: part("shop/1"), key: part("evt_1") };
+        Request { lease: Some(Duration::ZERO), ..Request::of_body(key, body.as_bytes(), Duration::from_secs(9)) }
+    };
+    assert!(matches!(accept(conn, &request("a"), now).await, ledger::Answer::New(_)));
+    let ledger::Answer::New(taken_over) = accept(conn, &request("a"), now).await else { panic!("it was let go") };
+    let outcome = Outcome { status: 200, headers: Vec::new(), body: Bytes::new() };
+    ledger::finish(conn, taken_over, &outcome, now).await.unwrap();
+    assert!(matches!(accept(conn, &request("a"), now).await, ledger::Answer::Replay(_)));
+    assert!(ledger::peek(conn, &request("b")).await.unwrap().is_some());
+    ledger::keep_conflict(conn, &request("b"), &RawRequest { headers: "[]", body: b"b" }, now).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+async fn accept(conn: &mut Conn<'_>, request: &Request, now: twiceproof_shared::clock::Timestamp) -> ledger::Answer {
+    ledger::accept(conn, request, now).await.unwrap()
+}
+
+async fn housekeeping(store: &Store) {
+    assert!(Purge::new(store, Duration::from_secs(86_400)).step().await.unwrap().events > 0);
+    assert!(ledger::purge(store, &ledger::Retention::default()).await.unwrap().more);
+    let mut tx = store.begin().await.unwrap();
+    let conn = &mut tx.conn();
+    assert!(purge::next_tenant(conn, Walked::Attempts, "t1").await.unwrap().is_some());
+    let stretch = Stretch { tenant: "t1", after: "", before: "atmpt_1", limit: 250 };
+    let found = purge::look(conn, Walked::Attempts, stretch).await.unwrap();
+    let ids: Vec<String> = found.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(ids.len(), 250);
+    purge::delete_orphans(conn, "t1", &ids).await.unwrap();
+    tx.rollback().await.unwrap();
+}
+
+/// Every statement of the hot files that is for this database ran.
+fn none_is_missing(database: Database, seen: &[Statement]) {
+    let (own, other) = match database {
+        Database::Sqlite => ("Database::Sqlite =>", "Database::Postgres =>"),
+        Database::Postgres => ("Database::Postgres =>", "Database::Sqlite =>"),
+    };
+    let mut count = 0;
+    for file in HOT {
+        let path = format!("{}/{file}", env!("CARGO_MANIFEST_DIR"));
+        let text = fs::read_to_string(path).unwrap();
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for function in text.split("async fn ") {
+            let mut from = 0;
+            while let Some(start) = ["SELECT ", "INSERT ", "UPDATE ", "DELETE ", "WITH "]
+                .iter()
+                .filter_map(|verb| function[from..].find(&format!("\"{verb}")))
+                .min()
+            {
+                let start = from + start + 1;
+                let end = start + function[start..].find('"').unwrap();
+                let (before, sql) = (&function[..start], &function[start..end]);
+                from = end + 1;
+                let last = |word: &str| before.rfind(word);
+                let of_sqlite_alone = sql.contains("pragma_") && database == Database::Postgres;
+                if last(other) > last(own) || of_sqlite_alone {
+                    continue;
+                }
+                count += 1;
+                assert!(seen.iter().any(|statement| statement.sql == sql), "{file}: this did not run:\n{sql}");
+            }
+        }
+    }
+    assert!(count > 30, "only {count} statements were found");
+}
+
+async fn check_sqlite(store: &Store, seen: &[Statement], wrong: &mut Vec<String>) {
+    let mut reader = store.read().await.unwrap();
+    let mut conn = reader.conn();
+    for Statement { sql, .. } in seen {
+        let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
+        let rows = sqlx::raw_sql(explain).fetch_all(conn.sqlite().unwrap()).await.unwrap();
+        for row in rows {
+            let detail: String = row.get("detail");
+            if reads_all(&detail) {
+                wrong.push(format!("{detail}\n    of {sql}"));
+            }
+        }
+    }
+}
+
+/// Whether a line of SQLite's plan reads a table that grows from one end to the other, or all of a tenant's rows.
+fn reads_all(detail: &str) -> bool {
+    let words: Vec<&str> = detail.split_whitespace().collect();
+    let of_tenant = BIG.iter().any(|table| detail.contains(&format!("{table}_"))) && detail.ends_with("(tenant=?)");
+    let is_small =
+        |name: &str| matches!(name, "lane" | "pick" | "CONSTANT" | "twiceproof_workers" | "pragma_database_list");
+    // What waits is little of what there is, and has indexes of its own.
+    let waits =
+        ["_pending", "_backoff", "_leased", "_parked", "_expiry", "_expired"].iter().any(|part| detail.contains(part));
+    match words[..] {
+        ["SCAN", name, ..] => !(is_small(name) || detail.contains("VIRTUAL TABLE") || name.starts_with('(') || waits),
+        _ => of_tenant,
+    }
+}
+
+async fn check_postgres(store: &Store, seen: &[Statement], wrong: &mut Vec<String>) {
+    let mut reader = store.read().await.unwrap();
+    let mut conn = reader.conn();
+    let conn = conn.postgres().unwrap();
+    for mode in ["force_custom_plan", "force_generic_plan"] {
+        sqlx::raw_sql(AssertSqlSafe(format!("SET plan_cache_mode = {mode}"))).execute(&mut *conn).await.unwrap();
+        for Statement { sql, args } in seen {
+            let types: Vec<&str> = args.iter().map(type_of).collect();
+            let values: Vec<String> = args.iter().map(literal).collect();
+            let list = |of: String| if of.is_empty() { of } else { format!("({of})") };
+            let (types, values) = (list(types.join(", ")), list(values.join(", ")));
+            let prepare = format!("DEALLOCATE ALL; PREPARE hot{types} AS {sql}");
+            sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *conn).await.unwrap_or_else(|e| panic!("{e}: {sql}"));
+            let explain = AssertSqlSafe(format!("EXPLAIN (FORMAT JSON) EXECUTE hot{values}"));
+            let row = sqlx::raw_sql(explain).fetch_one(&mut *conn).await.unwrap();
+            let plan: serde_json::Value = serde_json::from_str(row.get_unchecked::<&str, _>(0)).unwrap();
+            let mut findings = BTreeMap::new();
+            walk(&plan, &mut findings);
+            wrong.extend(findings.into_iter().map(|(node, count)| format!("{mode}: {count} × {node}\n    of {sql}")));
+        }
+    }
+}
+
+fn type_of(arg: &OwnedArg) -> &'static str {
+    match arg {
+        OwnedArg::Text(_) => "text",
+        OwnedArg::Int(_) => "bigint",
+        OwnedArg::Bytes(_) => "bytea",
+    }
+}
+
+fn literal(arg: &OwnedArg) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    match arg {
+        OwnedArg::Text(Some(text)) => format!("$twiceproof${text}$twiceproof$"),
+        OwnedArg::Int(Some(int)) => format!("({int})"),
+        OwnedArg::Bytes(Some(bytes)) => format!("'\\x{}'", hex(bytes)),
+        _ => "NULL".to_owned(),
+    }
+}
+
+/// Collects the nodes of a plan that read a table that grows from one end to the other, or all of a tenant's rows.
+fn walk(plan: &serde_json::Value, findings: &mut BTreeMap<String, usize>) {
+    match plan {
+        serde_json::Value::Array(nodes) => nodes.iter().for_each(|node| walk(node, findings)),
+        serde_json::Value::Object(node) => {
+            let text = |name: &str| node.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
+            let (kind, table, index, condition) =
+                (text("Node Type"), text("Relation Name"), text("Index Name"), text("Index Cond"));
+            let is_big = BIG.iter().any(|big| table == *big || index.starts_with(&format!("{big}_")));
+            let waits = ["_pending", "_backoff", "_leased", "_parked", "_expiry", "_expired"];
+            let is_partial = waits.iter().any(|part| index.contains(part));
+            let of_tenant = condition.contains("tenant = ") && !condition.contains(" AND ");
+            let whole =
+                kind == "Seq Scan" || (kind.contains("Index") && !is_partial && (condition.is_empty() || of_tenant));
+            if is_big && whole {
+                *findings.entry(format!("{kind} {table} {index} {condition}")).or_default() += 1;
+            }
+            node.values().for_each(|node| walk(node, findings));
+        }
+        _ => {}
+    }
+}
