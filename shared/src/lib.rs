@@ -6,9 +6,10 @@
 compile_error!("twiceproof needs a database: switch on the feature `sqlite`, `postgres` or both");
 
 pub mod clock;
+#[cfg(all(feature = "cluster", feature = "postgres"))]
+pub mod cluster;
 pub mod id;
 pub mod key;
-#[cfg(feature = "kill-points")]
 pub mod kill;
 pub mod ledger;
 pub mod random;

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use twiceproof_shared::kill;
 use twiceproof_shared::store::{Store, StoreError};
 use twiceproof_shared::worker::Pace;
 
@@ -25,12 +26,17 @@ pub(super) async fn claim(store: &Store, request: ClaimRequest) -> Result<Claime
     let claimed = store
         .run(move |conn| {
             let (request, clock) = (Arc::clone(&request), clock.clone());
-            Box::pin(async move { claim::claim(conn, &request, clock.now()).await })
+            Box::pin(async move {
+                let claimed = claim::claim(conn, &request, clock.now()).await?;
+                if !claimed.deliveries.is_empty() {
+                    kill::at("claim_before_commit");
+                }
+                Ok::<_, StoreError>(claimed)
+            })
         })
         .await?;
-    #[cfg(feature = "kill-points")]
     if !claimed.deliveries.is_empty() {
-        twiceproof_shared::kill::at("after_claim");
+        kill::at("after_claim");
     }
     Ok(claimed)
 }
@@ -66,12 +72,18 @@ pub(super) async fn record(store: &Store, batch: Arc<Vec<Finished>>) -> Result<R
         return Ok(Recorded::default());
     }
     let clock = store.clone();
-    store
+    let recorded = store
         .run(move |conn| {
             let (batch, clock) = (Arc::clone(&batch), clock.clone());
-            Box::pin(async move { record::record(conn, &batch, clock.now()).await })
+            Box::pin(async move {
+                let recorded = record::record(conn, &batch, clock.now()).await?;
+                kill::at("record_before_commit");
+                Ok::<_, StoreError>(recorded)
+            })
         })
-        .await
+        .await?;
+    kill::at("record_after_commit");
+    Ok(recorded)
 }
 
 /// Gives leases back. Where that fails they end by their time.

@@ -3,15 +3,12 @@
 //!
 //! Only dev-dependencies switch this feature on.
 
-#[cfg(feature = "postgres")]
-mod cluster;
-
 use crate::clock::Clock;
 use crate::store::{DatabaseUrl, Store, StoreError, StoreOptions};
 use std::sync::Arc;
 
 #[cfg(feature = "postgres")]
-pub use cluster::{Cluster, ClusterError};
+pub use crate::cluster::{Cluster, ClusterError};
 
 /// A database that goes away with this value.
 #[derive(Debug)]
