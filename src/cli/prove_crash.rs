@@ -82,7 +82,7 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
         return Ok(ExitCode::SUCCESS);
     }
     // What the halves say about faults that are on purpose would hide the report.
-    let level = global.log_level.clone().unwrap_or_else(|| "off".to_owned());
+    let level = global.log_level.clone().unwrap_or_else(|| "off,sqlx::postgres::notice=off".to_owned());
     logging::start(&Log { format: LogFormat::Human, level })?;
     let target = match (&global.database, args.own_postgres) {
         (Some(_), true) => bail!("--own-postgres makes a database of its own; leave --database out"),

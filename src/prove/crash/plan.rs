@@ -21,8 +21,8 @@ pub(super) enum Strike {
     Kill(Part, Duration),
     /// A process is stopped past its lease and goes on.
     Freeze(Part),
-    /// A connection is harmed: one between program and PostgreSQL, or a request's.
-    Cut(Link, Fault),
+    /// After this long a connection is harmed: one between program and PostgreSQL, or a request's.
+    Cut(Link, Fault, Duration),
     /// PostgreSQL ends without a checkpoint after this long; `killed`: only its first process, by SIGKILL.
     Server { after: Duration, killed: bool },
 }
@@ -68,8 +68,9 @@ fn group(rounds: &mut Vec<Round>, title: String, strikes: Vec<Strike>) {
 /// Not always the first passage: what went before shall be in the database.
 fn passage(point: &Point, random: &Random) -> u64 {
     let most = match point.part {
-        Part::Receiver => 12,
-        Part::Publisher | Part::Worker => 4,
+        Part::Receiver => 40,
+        Part::Publisher => 16,
+        Part::Worker => 6,
     };
     1 + random.below(most)
 }
@@ -99,7 +100,7 @@ fn cut(database: Database, random: &Random) -> Strike {
         5 | 6 => Fault::CommitNotSent,
         _ => Fault::CommitAnswerLost,
     };
-    Strike::Cut(link, fault)
+    Strike::Cut(link, fault, moment(random) / 3)
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// Longer than a lease: [`TIMEOUT`] and the worker's margin of 1 s.
 const PAST_THE_LEASE: Duration = Duration::from_millis(2_300);
 /// Between two offers of the client.
-const TACT: Duration = Duration::from_millis(4);
+const TACT: Duration = Duration::from_millis(2);
 /// How long a strike may take to bite, and everything to come to its end afterwards.
 const BITE: Duration = Duration::from_secs(20);
 const QUIET: Duration = Duration::from_secs(90);
@@ -78,6 +78,8 @@ async fn on(
         let next = play.arms(round.strikes.get(at + 1));
         if play.strike(bed, *strike, next).await? { struck += 1 } else { missed += 1 }
     }
+    // Whoever came back last shall have something to do.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     play.come_to_rest(&store).await?;
     play.stop_offers.cancel();
     let _ = client.await;
@@ -232,7 +234,8 @@ impl Play {
                 self.replace(part, None, next, &format!("killed the {part:?}")).await?
             }
             Strike::Freeze(part) => self.freeze(part).await?,
-            Strike::Cut(link, fault) => {
+            Strike::Cut(link, fault, after) => {
+                tokio::time::sleep(after).await;
                 let proxy = match (&self.statements, link) {
                     (Some(proxy), Link::Database) => proxy,
                     _ => &self.requests,

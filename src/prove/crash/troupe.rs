@@ -157,6 +157,10 @@ impl Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.hear_out();
+        if self.part == Part::Publisher {
+            // What was offered to it after it had died of itself.
+            self.book.publisher_gone();
+        }
     }
 
     /// Lets it end in its own way; true if it did, and said that all is well.
@@ -175,13 +179,10 @@ impl Process {
         if sent.success() { Ok(()) } else { Err(CrashError::Signal) }
     }
 
-    /// Everything that it had said is written down; what a publisher left open is unknown from now on.
+    /// Everything that it had said is written down.
     fn hear_out(&mut self) {
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
-            if self.part == Part::Publisher {
-                self.book.publisher_gone();
-            }
         }
     }
 }
