@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use twiceproof::config::{Log, LogFormat};
 use twiceproof::kill::{POINTS, Point};
-use twiceproof::prove::crash::{CrashOptions, Progress, Target};
+use twiceproof::prove::crash::{CrashOptions, Moment, Progress, Target};
 use twiceproof::prove::history;
 use twiceproof::random::Random;
 use twiceproof::store::DatabaseUrl;
@@ -26,7 +26,7 @@ use super::{logging, output};
 /// 10 processes at random moments.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Kill at this point, or at `all`; needs a program built with --features kill-points
+    /// Kill at this point or moment, or at `all`; points need a program built with --features kill-points
     #[arg(long, value_name = "POINT")]
     at: Vec<String>,
 
@@ -66,7 +66,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Print the points and end
+    /// Print the points and moments and end
     #[arg(long)]
     list_points: bool,
 }
@@ -78,6 +78,9 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     if args.list_points {
         for point in POINTS {
             output::line(format_args!("{:<22} {:?}: {}", point.name, point.part, point.moment))?;
+        }
+        for moment in Moment::ALL {
+            output::line(format_args!("{:<22} {:?}: seen from outside, in any build", moment.name(), moment.part()))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -93,11 +96,11 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let seed = args.seed.unwrap_or_else(|| Random::from_system().below(u64::from(u32::MAX)));
     let mut options = CrashOptions::new(program, target, seed);
-    options.points = points(&args.at)?;
+    (options.points, options.moments) = steps(&args.at)?;
     options.rounds = args.rounds;
     (options.random, options.zombies, options.cuts) = (args.random, args.zombies, args.cuts);
     options.server_kills = args.postgres_kills;
-    if options.points.is_empty() && [args.random, args.zombies, args.cuts, args.postgres_kills] == [0; 4] {
+    if args.at.is_empty() && [args.random, args.zombies, args.cuts, args.postgres_kills] == [0; 4] {
         options.random = 10;
     }
     let mut file = match &args.history {
@@ -131,15 +134,19 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     Ok(if report.is_proof() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn points(names: &[String]) -> anyhow::Result<Vec<&'static Point>> {
+/// The points and moments of these names.
+fn steps(names: &[String]) -> anyhow::Result<(Vec<&'static Point>, Vec<Moment>)> {
     if names.iter().any(|name| name == "all") {
-        return Ok(POINTS.iter().collect());
+        return Ok((POINTS.iter().collect(), Moment::ALL.to_vec()));
     }
-    names
-        .iter()
-        .map(|name| {
+    let (mut points, mut moments) = (Vec::new(), Vec::new());
+    for name in names {
+        if let Some(moment) = Moment::ALL.into_iter().find(|moment| moment.name() == name) {
+            moments.push(moment);
+        } else {
             let point = POINTS.iter().find(|point| point.name == name);
-            point.with_context(|| format!("there is no point {name:?}; --list-points shows them"))
-        })
-        .collect()
+            points.push(point.with_context(|| format!("there is no point {name:?}; --list-points shows them"))?);
+        }
+    }
+    Ok((points, moments))
 }

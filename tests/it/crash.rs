@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use twiceproof::kill::{POINTS, Part};
-use twiceproof::prove::crash::{CrashOptions, Report, Target, run};
+use twiceproof::prove::crash::{CrashOptions, Moment, Report, Target, run};
 use twiceproof_shared::random::Random;
 
 use crate::harness::{Bed, Suite};
@@ -42,6 +42,7 @@ fn times() -> u32 {
 async fn at_every_step(bed: Bed, part: Part) {
     strike(bed, move |options, times| {
         options.points = POINTS.iter().filter(|point| point.part == part).collect();
+        options.moments = Moment::ALL.into_iter().filter(|moment| moment.part() == part).collect();
         options.rounds = 2 * times;
     })
     .await;

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use twiceproof_shared::random::Random;
 
 use super::actor::{Offer, Way};
+use super::plan::Moment;
 use crate::prove::history::{Entry, Fact};
 
 /// The book of a round. Shared by the client that offers, and by whoever hears what came of it.
@@ -15,6 +17,8 @@ pub(super) struct Book {
     started: Instant,
     random: Random,
     pages: Mutex<Pages>,
+    /// Something was written down.
+    noted: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -25,22 +29,32 @@ struct Pages {
     /// To be offered again: the client was refused, or does not know.
     again: VecDeque<Offer>,
     next: u64,
+    accepted: u64,
+    arrived: u64,
     answered: u64,
 }
+
+/// A moment is waited for until it has come so often: it shall be in the middle of things.
+const OFTEN: u64 = 5;
 
 /// The most offers without an answer.
 const MOST_OPEN: usize = 24;
 
 impl Book {
     pub(super) fn new(random: &Random) -> Self {
-        Self { started: Instant::now(), random: random.clone(), pages: Mutex::default() }
+        Self { started: Instant::now(), random: random.clone(), pages: Mutex::default(), noted: Notify::new() }
     }
 
     /// Writes a fact down, and what follows from it for the client.
     pub(super) fn note(&self, fact: Fact) {
         let mut pages = self.pages();
         match &fact {
-            Fact::Accepted { uid, .. } | Fact::RolledBack { uid } => drop(pages.open.remove(uid)),
+            Fact::Accepted { uid, .. } => {
+                pages.open.remove(uid);
+                pages.accepted += 1;
+            }
+            Fact::RolledBack { uid } => drop(pages.open.remove(uid)),
+            Fact::Arrived { .. } => pages.arrived += 1,
             Fact::Failed { uid, .. } => {
                 if let Some(way) = pages.open.remove(uid) {
                     pages.again.push_back(Offer { uid: uid.clone(), way });
@@ -51,6 +65,32 @@ impl Book {
             _ => {}
         }
         pages.entries.push(Entry { at_ms: self.now(), fact });
+        drop(pages);
+        self.noted.notify_waiters();
+    }
+
+    /// Waits until this has been seen a few times from now on; false after `patience`.
+    pub(super) async fn seen(&self, moment: Moment, patience: Duration) -> bool {
+        let count = || {
+            let pages = self.pages();
+            match moment {
+                Moment::EventAccepted => pages.accepted,
+                Moment::RequestArrived => pages.arrived,
+                Moment::AnswerLeaves => pages.answered,
+            }
+        };
+        let enough = count() + OFTEN;
+        let waiting = async {
+            loop {
+                let mut noted = std::pin::pin!(self.noted.notified());
+                noted.as_mut().enable();
+                if count() >= enough {
+                    return;
+                }
+                noted.await;
+            }
+        };
+        tokio::time::timeout(patience, waiting).await.is_ok()
     }
 
     /// The publisher has gone: what became of its open offers is unknown.

@@ -13,6 +13,7 @@ mod plan;
 mod report;
 mod round;
 mod store;
+mod strike;
 mod troupe;
 
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use twiceproof_shared::store::{Database, create_schema, drop_schema};
 use twiceproof_shared::store::{DatabaseUrl, StoreError};
 
 pub use actor::act;
+pub use plan::Moment;
 pub use report::{Line, Report};
 
 use crate::prove::history::Entry;
@@ -44,7 +46,9 @@ pub struct CrashOptions {
     pub seed: u64,
     /// Where a process ends itself. Needs a program with the cargo feature `kill-points`.
     pub points: Vec<&'static Point>,
-    /// How often at each point.
+    /// Moments seen from outside, at which a process is killed.
+    pub moments: Vec<Moment>,
+    /// How often at each point and moment.
     pub rounds: u32,
     /// How many processes are killed at random moments.
     pub random: u32,
@@ -73,7 +77,18 @@ impl CrashOptions {
     pub fn new(program: impl Into<PathBuf>, target: Target, seed: u64) -> Self {
         let program = program.into();
         let (rounds, random, zombies, cuts, server_kills) = (5, 0, 0, 0, 0);
-        Self { program, target, seed, points: Vec::new(), rounds, random, zombies, cuts, server_kills }
+        Self {
+            program,
+            target,
+            seed,
+            points: Vec::new(),
+            moments: Vec::new(),
+            rounds,
+            random,
+            zombies,
+            cuts,
+            server_kills,
+        }
     }
 }
 

@@ -17,6 +17,8 @@ const EACH_ROUND: usize = 5;
 pub(super) enum Strike {
     /// A process ends itself at this passage of a point.
     At(&'static Point, u64),
+    /// A process is killed as soon as this is seen.
+    When(Moment),
     /// A process is killed after this long.
     Kill(Part, Duration),
     /// A process is stopped past its lease and goes on.
@@ -25,6 +27,43 @@ pub(super) enum Strike {
     Cut(Link, Fault, Duration),
     /// PostgreSQL ends without a checkpoint after this long; `killed`: only its first process, by SIGKILL.
     Server { after: Duration, killed: bool },
+}
+
+/// What is seen from outside, and who is killed then. It takes nothing from the program that is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Moment {
+    /// The client was told that an event is accepted: the publisher.
+    EventAccepted,
+    /// A request has arrived, and is not answered: the worker.
+    RequestArrived,
+    /// An answer leaves: the receiver.
+    AnswerLeaves,
+}
+
+impl Moment {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::EventAccepted, Self::RequestArrived, Self::AnswerLeaves];
+
+    /// Its name on the command line and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EventAccepted => "event_accepted",
+            Self::RequestArrived => "request_arrived",
+            Self::AnswerLeaves => "answer_leaves",
+        }
+    }
+
+    /// Who is killed.
+    #[must_use]
+    pub fn part(self) -> Part {
+        match self {
+            Self::EventAccepted => Part::Publisher,
+            Self::RequestArrived => Part::Worker,
+            Self::AnswerLeaves => Part::Receiver,
+        }
+    }
 }
 
 /// Which connections.
@@ -48,6 +87,10 @@ pub(super) fn plan(options: &CrashOptions, database: Database, random: &Random) 
     for point in &options.points {
         let strikes = (0..options.rounds).map(|_| Strike::At(point, passage(point, random)));
         group(&mut rounds, format!("killed at {}", point.name), strikes.collect());
+    }
+    for moment in &options.moments {
+        let strikes = (0..options.rounds).map(|_| Strike::When(*moment));
+        group(&mut rounds, format!("killed when {}", moment.name()), strikes.collect());
     }
     let kills = (0..options.random).map(|_| Strike::Kill(part(random), moment(random)));
     group(&mut rounds, "killed at a random moment".to_owned(), kills.collect());
@@ -105,7 +148,7 @@ fn cut(database: Database, random: &Random) -> Strike {
 
 #[cfg(test)]
 mod tests {
-    use super::{Strike, plan};
+    use super::{Moment, Strike, plan};
     use crate::prove::crash::{CrashOptions, Target};
     use twiceproof_shared::kill::POINTS;
     use twiceproof_shared::random::Random;
@@ -115,14 +158,14 @@ mod tests {
     fn a_seed_plans_the_same_strikes_and_all_that_were_asked_for() {
         let target = Target::Url(DatabaseUrl::sqlite("a.db").unwrap());
         let mut options = CrashOptions::new("twiceproof", target, 7);
-        (options.points, options.rounds) = (POINTS.iter().collect(), 7);
+        (options.points, options.moments, options.rounds) = (POINTS.iter().collect(), Moment::ALL.to_vec(), 7);
         (options.random, options.zombies, options.cuts, options.server_kills) = (11, 3, 40, 6);
         let shown = |seed| format!("{:?}", plan(&options, Database::Postgres, &Random::seeded(seed)));
         assert_eq!(shown(7), shown(7));
         assert_ne!(shown(7), shown(8));
         let rounds = plan(&options, Database::Sqlite, &Random::seeded(7));
         let strikes: Vec<_> = rounds.iter().flat_map(|round| &round.strikes).collect();
-        assert_eq!(strikes.len(), POINTS.len() * 7 + 11 + 3 + 40 + 6);
+        assert_eq!(strikes.len(), (POINTS.len() + 3) * 7 + 11 + 3 + 40 + 6);
         for point in POINTS {
             let at = strikes.iter().filter(|strike| matches!(strike, Strike::At(other, _) if *other == point));
             assert_eq!(at.count(), 7, "{}", point.name);

@@ -122,7 +122,7 @@ impl fmt::Display for Report {
         }
         if self.is_proof() {
             // The rule of three: with no failure in n tries, the rate is below 3/n with 95 % confidence.
-            let bound = 300.0 / f64::from(u32::try_from(*struck).unwrap_or(u32::MAX));
+            let bound = (300.0 / f64::from(u32::try_from(*struck).unwrap_or(u32::MAX))).min(100.0);
             writeln!(
                 f,
                 "\n  nothing was lost or doubled in {struck} strikes (95 % bound: {bound:.2} % each); seed {}",

@@ -18,20 +18,18 @@ use twiceproof_shared::store::{Database, DatabaseUrl, Store, StoreOptions};
 
 use super::actor::{EVENT_TYPE, SOURCE, TENANT};
 use super::book::Book;
-use super::plan::{Link, Round, Strike};
+use super::plan::{Round, Strike};
 use super::troupe::{Process, Stage};
 use super::{Bed, CrashError, store as tables};
 use crate::prove::Proxy;
-use crate::prove::history::{Entry, Fact};
+use crate::prove::history::Entry;
 
 /// The deadline of a request.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Longer than a lease: [`TIMEOUT`] and the worker's margin of 1 s.
-const PAST_THE_LEASE: Duration = Duration::from_millis(2_300);
 /// Between two offers of the client.
 const TACT: Duration = Duration::from_millis(2);
-/// How long a strike may take to bite, and everything to come to its end afterwards.
-const BITE: Duration = Duration::from_secs(20);
+/// How long the first events may take, and everything until its end after the strikes.
+const WARM: Duration = Duration::from_secs(20);
 const QUIET: Duration = Duration::from_secs(90);
 
 /// What a round came to.
@@ -92,30 +90,30 @@ async fn on(
 }
 
 /// A point and its passage, and whose it is.
-type Armed = Option<(Part, (&'static str, u64))>;
+pub(super) type Armed = Option<(Part, (&'static str, u64))>;
 
-struct Play {
-    stage: Stage,
+pub(super) struct Play {
+    pub(super) stage: Stage,
     cast: Arc<Mutex<Cast>>,
-    requests: Proxy,
-    statements: Option<Proxy>,
-    database: Database,
+    pub(super) requests: Proxy,
+    pub(super) statements: Option<Proxy>,
+    pub(super) database: Database,
     stop_new: CancellationToken,
     stop_offers: CancellationToken,
 }
 
 /// Who is on.
 #[derive(Debug, Default)]
-struct Cast {
+pub(super) struct Cast {
     publisher: Option<Process>,
     worker: Option<Process>,
     receiver: Option<Process>,
     /// Workers that were stopped and go on beside their successor.
-    ghosts: Vec<Process>,
+    pub(super) ghosts: Vec<Process>,
 }
 
 impl Cast {
-    fn slot(&mut self, part: Part) -> &mut Option<Process> {
+    pub(super) fn slot(&mut self, part: Part) -> &mut Option<Process> {
         match part {
             Part::Publisher => &mut self.publisher,
             Part::Worker => &mut self.worker,
@@ -123,7 +121,7 @@ impl Cast {
         }
     }
 
-    fn put(&mut self, part: Part, process: Process) {
+    pub(super) fn put(&mut self, part: Part, process: Process) {
         *self.slot(part) = Some(process);
     }
 }
@@ -175,7 +173,7 @@ impl Play {
         })
     }
 
-    fn cast(&self) -> std::sync::MutexGuard<'_, Cast> {
+    pub(super) fn cast(&self) -> std::sync::MutexGuard<'_, Cast> {
         self.cast.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -207,7 +205,7 @@ impl Play {
 
     /// Until the first events have been through, or somebody has died of the first strike.
     async fn warm_up(&self) -> Result<(), CrashError> {
-        let deadline = Instant::now() + BITE;
+        let deadline = Instant::now() + WARM;
         while self.stage.book.answered() < 5 && Instant::now() < deadline {
             let mut cast = self.cast();
             for part in [Part::Publisher, Part::Worker, Part::Receiver] {
@@ -221,101 +219,6 @@ impl Play {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())
-    }
-
-    /// Strikes once, and puts whoever died of it back; false if it did not bite.
-    async fn strike(&mut self, bed: &mut Bed, strike: Strike, next: Armed) -> Result<bool, CrashError> {
-        let bit = match strike {
-            Strike::At(point, _) => {
-                self.replace(point.part, Some(BITE), next, &format!("killed at {}", point.name)).await?
-            }
-            Strike::Kill(part, after) => {
-                tokio::time::sleep(after).await;
-                self.replace(part, None, next, &format!("killed the {part:?}")).await?
-            }
-            Strike::Freeze(part) => self.freeze(part).await?,
-            Strike::Cut(link, fault, after) => {
-                tokio::time::sleep(after).await;
-                let proxy = match (&self.statements, link) {
-                    (Some(proxy), Link::Database) => proxy,
-                    _ => &self.requests,
-                };
-                let before = proxy.bites();
-                proxy.arm(fault);
-                let bit = proxy.bitten(before, BITE).await;
-                proxy.disarm();
-                self.stage.book.note(Fact::Struck { fault: format!("{link:?}: {fault:?}") });
-                bit
-            }
-            Strike::Server { after, killed } => {
-                tokio::time::sleep(after).await;
-                self.stage.book.note(Fact::Struck { fault: format!("PostgreSQL ended, killed: {killed}") });
-                bed.crash_server(killed)?;
-                // Something shall be under way before the next one.
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                true
-            }
-        };
-        // Whoever is armed next is another process than the one that was just put back.
-        if let Some((part, _)) = next
-            && !matches!(strike, Strike::At(point, _) if point.part == part)
-        {
-            self.replace(part, None, next, "put in place of another").await?;
-        }
-        Ok(bit)
-    }
-
-    /// Waits for the end of a process, or ends it; then starts the next in its place. False: it did not end by itself.
-    async fn replace(
-        &self,
-        part: Part,
-        by_itself: Option<Duration>,
-        next: Armed,
-        why: &str,
-    ) -> Result<bool, CrashError> {
-        let deadline = Instant::now() + by_itself.unwrap_or_default();
-        let mut bit = by_itself.is_none();
-        while !bit && Instant::now() < deadline {
-            bit = match self.cast().slot(part) {
-                Some(process) => process.has_ended()?,
-                None => true,
-            };
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        let taken = self.cast().slot(part).take();
-        if let Some(mut process) = taken {
-            process.kill();
-        }
-        self.stage.book.note(Fact::Struck { fault: why.to_owned() });
-        let kill_at = next.filter(|(own, _)| *own == part).map(|(_, at)| at);
-        let process = self.stage.start(part, kill_at).await?;
-        self.cast().put(part, process);
-        Ok(bit)
-    }
-
-    /// Stops a process past its lease. On PostgreSQL another worker takes over, and the stopped one goes on beside it; a
-    /// SQLite file has one worker, which finds its own leases over.
-    async fn freeze(&self, part: Part) -> Result<bool, CrashError> {
-        let Some(process) = self.cast().slot(part).take() else { return Ok(false) };
-        process.signal("STOP")?;
-        self.stage.book.note(Fact::Struck { fault: format!("stopped the {part:?}") });
-        let has_heir = part == Part::Worker && self.database == Database::Postgres;
-        if has_heir {
-            let heir = self.stage.start(part, None).await?;
-            self.cast().put(part, heir);
-        }
-        tokio::time::sleep(PAST_THE_LEASE).await;
-        process.signal("CONT")?;
-        self.stage.book.note(Fact::Struck { fault: format!("let the {part:?} go on") });
-        let mut cast = self.cast();
-        if has_heir {
-            cast.ghosts.push(process)
-        } else {
-            cast.put(part, process)
-        }
-        drop(cast);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        Ok(true)
     }
 
     /// Nothing new is offered; whatever is open comes to its end, or the patience does.
