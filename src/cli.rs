@@ -14,6 +14,7 @@ mod logging;
 mod migrate;
 mod output;
 mod prove_actor;
+mod prove_check;
 mod prove_crash;
 mod serve;
 mod verify;
@@ -70,6 +71,7 @@ enum EventCommand {
 #[derive(Debug, Subcommand)]
 enum ProveCommand {
     Crash(prove_crash::Args),
+    Check(prove_check::Args),
     #[command(hide = true)]
     Actor(prove_actor::Args),
 }
@@ -102,6 +104,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Endpoint(EndpointCommand::Add(args)) => endpoint_add::run(args, global).await,
         Command::Event(EventCommand::Publish(args)) => event_publish::run(args, global).await,
         Command::Prove(ProveCommand::Crash(args)) => prove_crash::run(args, global).await,
+        Command::Prove(ProveCommand::Check(args)) => prove_check::run(args, global).await,
         Command::Prove(ProveCommand::Actor(args)) => prove_actor::run(args, global).await,
         Command::Config(ConfigCommand::Show(args)) => config_show::run(args, global).await,
     }

@@ -2,6 +2,7 @@
 //! connections harmed, PostgreSQL killed. `TWICEPROOF_TEST_CRASH=N` makes every count N times as large; `twiceproof prove
 //! crash` runs the same by hand.
 
+use std::path::Path;
 use std::process::Command;
 
 use twiceproof::kill::{POINTS, Part};
@@ -77,17 +78,31 @@ fn command() {
     let history = folder.path().join("history.jsonl");
     let database = format!("sqlite:{}", folder.path().join("mine.db").display());
     let mut command = Command::new(binary());
-    command.current_dir(folder.path()).args(["prove", "crash", "--random", "2", "--json", "--database", &database]);
+    command.current_dir(folder.path()).args(["prove", "crash", "--random", "6", "--json", "--database", &database]);
     let output = command.arg("--history").arg(&history).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(report["lines"][0]["struck"], 2);
+    assert_eq!(report["lines"][0]["struck"], 6);
     assert_eq!(report["lines"][0]["verdict"]["findings"], serde_json::json!([]));
-    // The history that was written is judged the same.
-    let entries = twiceproof::prove::history::read(std::io::BufReader::new(std::fs::File::open(&history).unwrap()));
-    let verdict = twiceproof::prove::check(&entries.unwrap());
-    assert_eq!(serde_json::to_value(verdict).unwrap(), report["lines"][0]["verdict"]);
+    // The history that was written is judged the same, both rounds as one.
+    let (success, verdict) = judge(&history);
+    assert!(success);
+    assert_eq!(verdict["effects"], report["lines"][0]["verdict"]["effects"]);
+    assert_eq!(verdict["findings"], serde_json::json!([]));
+    // With an effect once more it is no proof any longer.
+    let text = std::fs::read_to_string(&history).unwrap();
+    let effect = text.lines().find(|line| line.contains("\"effect\"")).unwrap();
+    std::fs::write(&history, format!("{text}{effect}\n")).unwrap();
+    let (success, verdict) = judge(&history);
+    assert!(!success);
+    assert_eq!(verdict["findings"][0]["kind"], "double");
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["history.jsonl"], "the named database is left alone, and nothing else stays");
+}
+
+/// What `prove check` makes of a history.
+fn judge(history: &Path) -> (bool, serde_json::Value) {
+    let output = Command::new(binary()).args(["prove", "check", "--json"]).arg(history).output().unwrap();
+    (output.status.success(), serde_json::from_slice(&output.stdout).unwrap())
 }

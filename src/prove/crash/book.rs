@@ -15,6 +15,8 @@ use crate::prove::history::{Entry, Fact};
 #[derive(Debug)]
 pub(super) struct Book {
     started: Instant,
+    /// The number of the round.
+    round: usize,
     random: Random,
     pages: Mutex<Pages>,
     /// Something was written down.
@@ -41,8 +43,8 @@ const OFTEN: u64 = 5;
 const MOST_OPEN: usize = 24;
 
 impl Book {
-    pub(super) fn new(random: &Random) -> Self {
-        Self { started: Instant::now(), random: random.clone(), pages: Mutex::default(), noted: Notify::new() }
+    pub(super) fn new(round: usize, random: &Random) -> Self {
+        Self { started: Instant::now(), round, random: random.clone(), pages: Mutex::default(), noted: Notify::new() }
     }
 
     /// Writes a fact down, and what follows from it for the client.
@@ -129,7 +131,7 @@ impl Book {
                     4..7 => Way::Own,
                     _ => Way::RolledBack,
                 };
-                Offer { uid: format!("event-{}", pages.next), way }
+                Offer { uid: format!("{}-{}", self.round, pages.next), way }
             }
             None => return None,
         };

@@ -158,8 +158,8 @@ pub async fn run(
     let random = Random::seeded(options.seed);
     let rounds = plan::plan(options, bed.url.database(), &random);
     let mut report = Report::new(options.seed, &bed.url);
-    for (at, round) in rounds.iter().enumerate() {
-        progress(Progress { title: &round.title, round: at + 1, rounds: rounds.len() });
+    for round in &rounds {
+        progress(Progress { title: &round.title, round: round.number, rounds: rounds.len() });
         let played = round::play(&mut bed, round, &random).await?;
         judged(&played.history)?;
         report.add(&round.title, &played);

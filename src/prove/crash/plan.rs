@@ -76,6 +76,8 @@ pub(super) enum Link {
 /// One round: a database of its own, load, strikes, recovery, judgement.
 #[derive(Debug, Clone)]
 pub(super) struct Round {
+    /// Counted from 1; its events carry it, so that a history of several rounds can be judged as one.
+    pub(super) number: usize,
     /// What its strikes have in common; a line of the report.
     pub(super) title: String,
     pub(super) strikes: Vec<Strike>,
@@ -94,9 +96,9 @@ pub(super) fn plan(options: &CrashOptions, database: Database, random: &Random) 
     }
     let kills = (0..options.random).map(|_| Strike::Kill(part(random), moment(random)));
     group(&mut rounds, "killed at a random moment".to_owned(), kills.collect());
-    let freezes = (0..options.zombies).map(|_| Strike::Freeze(part(random)));
+    let freezes = (0..options.zombies).map(|turn| Strike::Freeze(ZOMBIES[turn as usize % ZOMBIES.len()]));
     group(&mut rounds, "stopped past the lease".to_owned(), freezes.collect());
-    let cuts: Vec<_> = (0..options.cuts).map(|_| cut(database, random)).collect();
+    let cuts: Vec<_> = (0..options.cuts).map(|turn| cut(turn, database, random)).collect();
     group(&mut rounds, "connections harmed".to_owned(), cuts);
     let servers = (0..options.server_kills)
         .map(|_| Strike::Server { after: moment(random) + Duration::from_millis(50), killed: random.below(2) == 0 });
@@ -105,7 +107,9 @@ pub(super) fn plan(options: &CrashOptions, database: Database, random: &Random) 
 }
 
 fn group(rounds: &mut Vec<Round>, title: String, strikes: Vec<Strike>) {
-    rounds.extend(strikes.chunks(EACH_ROUND).map(|strikes| Round { title: title.clone(), strikes: strikes.to_vec() }));
+    for strikes in strikes.chunks(EACH_ROUND) {
+        rounds.push(Round { number: rounds.len() + 1, title: title.clone(), strikes: strikes.to_vec() });
+    }
 }
 
 /// Not always the first passage: what went before shall be in the database.
@@ -117,6 +121,9 @@ fn passage(point: &Point, random: &Random) -> u64 {
     };
     1 + random.below(most)
 }
+
+/// Who is stopped, in turns: mostly the worker, who alone holds leases.
+const ZOMBIES: [Part; 4] = [Part::Worker, Part::Receiver, Part::Worker, Part::Publisher];
 
 fn part(random: &Random) -> Part {
     match random.below(5) {
@@ -130,19 +137,23 @@ fn moment(random: &Random) -> Duration {
     Duration::from_millis(20 + random.below(300))
 }
 
-fn cut(database: Database, random: &Random) -> Strike {
+/// All kinds of harm take turns; where exactly each bites, the seed decides.
+fn cut(turn: u32, database: Database, random: &Random) -> Strike {
     let bytes = usize::try_from(random.below(1_200)).unwrap_or_default();
-    let link = if database == Database::Postgres && random.below(3) > 0 { Link::Database } else { Link::Requests };
-    let kinds = if link == Link::Database { 9 } else { 5 };
-    let fault = match random.below(kinds) {
-        0 => Fault::CutForth(bytes),
-        1 => Fault::CutBack(bytes / 4),
-        2 => Fault::Halve,
-        3 => Fault::Delay(Duration::from_millis(random.below(1_500))),
-        4 => Fault::Swallow(Duration::from_millis(1_500)),
-        5 | 6 => Fault::CommitNotSent,
-        _ => Fault::CommitAnswerLost,
-    };
+    let on_both = [
+        Fault::CutBack(bytes / 4),
+        Fault::CutForth(bytes),
+        Fault::Halve,
+        Fault::Swallow(Duration::from_millis(1_500)),
+        Fault::Delay(Duration::from_millis(random.below(1_500))),
+    ];
+    let commits = [Fault::CommitAnswerLost, Fault::CommitNotSent];
+    let mut kinds: Vec<(Link, Fault)> = Vec::new();
+    if database == Database::Postgres {
+        kinds.extend(commits.into_iter().chain(on_both).map(|fault| (Link::Database, fault)));
+    }
+    kinds.extend(on_both.map(|fault| (Link::Requests, fault)));
+    let (link, fault) = kinds[turn as usize % kinds.len()];
     Strike::Cut(link, fault, moment(random) / 3)
 }
 

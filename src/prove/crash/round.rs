@@ -61,7 +61,8 @@ async fn on(
     let store = Store::connect(database, options).await?;
     store.migrate().await?;
     tables::create(&store).await?;
-    let mut play = Play::open(bed, &store, database, folder, random).await?;
+    let book = Arc::new(Book::new(round.number, random));
+    let mut play = Play::open(bed, &store, database, folder, book).await?;
     let mut armed = play.arms(round.strikes.first());
     let stage = &play.stage;
     for part in [Part::Receiver, Part::Worker, Part::Publisher] {
@@ -132,7 +133,7 @@ impl Play {
         store: &Store,
         database: &DatabaseUrl,
         folder: &TempDir,
-        random: &Random,
+        book: Arc<Book>,
     ) -> Result<Self, CrashError> {
         // A port that is ours for the whole round: the receiver comes back on it.
         let listen = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
@@ -160,7 +161,7 @@ impl Play {
             database: reached,
             listen,
             secret: secret.to_text().to_string(),
-            book: Arc::new(Book::new(random)),
+            book,
         };
         Ok(Self {
             stage,
