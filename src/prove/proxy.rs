@@ -183,7 +183,10 @@ impl Line {
                 Some(Fault::CutForth(after) | Fault::CutBack(after)) => left = Some(after),
                 Some(Fault::Halve) => return to.write_all(&bytes[..read / 2]).await,
                 Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
-                Some(Fault::Swallow(time)) => return Ok(tokio::time::sleep(time).await),
+                Some(Fault::Swallow(time)) => {
+                    tokio::time::sleep(time).await;
+                    return Ok(());
+                }
                 Some(Fault::CommitNotSent) => return Ok(()),
                 Some(Fault::CommitAnswerLost) => {
                     // The COMMIT must be over before the client hears of the cut.

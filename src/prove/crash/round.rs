@@ -122,6 +122,16 @@ impl Cast {
         }
     }
 
+    /// Whether one of the three has ended.
+    fn is_missing_somebody(&mut self) -> Result<bool, CrashError> {
+        for process in [&mut self.publisher, &mut self.worker, &mut self.receiver].into_iter().flatten() {
+            if process.has_ended()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     pub(super) fn put(&mut self, part: Part, process: Process) {
         *self.slot(part) = Some(process);
     }
@@ -208,15 +218,9 @@ impl Play {
     async fn warm_up(&self) -> Result<(), CrashError> {
         let deadline = Instant::now() + WARM;
         while self.stage.book.answered() < 5 && Instant::now() < deadline {
-            let mut cast = self.cast();
-            for part in [Part::Publisher, Part::Worker, Part::Receiver] {
-                if let Some(process) = cast.slot(part)
-                    && process.has_ended()?
-                {
-                    return Ok(());
-                }
+            if self.cast().is_missing_somebody()? {
+                return Ok(());
             }
-            drop(cast);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())

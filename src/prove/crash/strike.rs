@@ -106,13 +106,11 @@ impl Play {
         tokio::time::sleep(PAST_THE_LEASE).await;
         process.signal("CONT")?;
         self.stage.book.note(Fact::Struck { fault: format!("let the {part:?} go on") });
-        let mut cast = self.cast();
         if has_heir {
-            cast.ghosts.push(process)
+            self.cast().ghosts.push(process);
         } else {
-            cast.put(part, process)
+            self.cast().put(part, process);
         }
-        drop(cast);
         tokio::time::sleep(Duration::from_millis(200)).await;
         Ok(true)
     }
