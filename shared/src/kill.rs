@@ -26,7 +26,10 @@ pub enum Part {
     Receiver,
 }
 
-/// Every place, in the order of the path.
+/// Where tables are made: not in the path of an event, and passed once in the life of a database.
+pub const MIGRATION: Point = point("migration_before_commit", Part::Worker, "the tables are made, not committed");
+
+/// Every place in the path of an event, in its order.
 pub const POINTS: &[Point] = &[
     point("publish_before_commit", Part::Publisher, "event and deliveries are written, not committed"),
     point("publish_after_commit", Part::Publisher, "the event is committed, nobody was told"),
@@ -64,7 +67,7 @@ pub fn at(place: &str) {
 
     static ORDER: OnceLock<Option<(String, u64)>> = OnceLock::new();
     static PASSED: AtomicU64 = AtomicU64::new(0);
-    debug_assert!(POINTS.iter().any(|point| point.name == place), "{place} is not in the table");
+    debug_assert!(POINTS.iter().chain([&MIGRATION]).any(|point| point.name == place), "{place} is not in the table");
     let order = ORDER.get_or_init(|| {
         let text = std::env::var("TWICEPROOF_TEST_KILL_AT").ok()?;
         let (name, passage) = text.split_once(':').unwrap_or((&text, "1"));

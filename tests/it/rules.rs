@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use twiceproof_shared::kill::POINTS;
+use twiceproof_shared::kill::{MIGRATION, POINTS};
 use twiceproof_shared::store::Database;
 
 use crate::harness::{Bed, Suite};
@@ -114,7 +114,7 @@ fn kill_points() {
         let places = text.split("kill::at(\"").skip(1);
         passed.extend(places.map(|rest| rest.split('"').next().unwrap_or_default().to_owned()));
     }
-    let table: BTreeSet<String> = POINTS.iter().map(|point| point.name.to_owned()).collect();
+    let table: BTreeSet<String> = POINTS.iter().chain([&MIGRATION]).map(|point| point.name.to_owned()).collect();
     assert_eq!(passed, table);
 }
 
