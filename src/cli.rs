@@ -13,6 +13,9 @@ mod keygen;
 mod logging;
 mod migrate;
 mod output;
+mod prove_actor;
+mod prove_check;
+mod prove_crash;
 mod serve;
 mod verify;
 mod verify_vectors;
@@ -47,6 +50,9 @@ enum Command {
     /// Publish events
     #[command(subcommand)]
     Event(EventCommand),
+    /// Prove that nothing is lost or doubled
+    #[command(subcommand)]
+    Prove(ProveCommand),
     /// Show the settings
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -60,6 +66,14 @@ enum EndpointCommand {
 #[derive(Debug, Subcommand)]
 enum EventCommand {
     Publish(event_publish::Args),
+}
+
+#[derive(Debug, Subcommand)]
+enum ProveCommand {
+    Crash(prove_crash::Args),
+    Check(prove_check::Args),
+    #[command(hide = true)]
+    Actor(prove_actor::Args),
 }
 
 #[derive(Debug, Subcommand)]
@@ -89,6 +103,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => verify::run(args, global).await,
         Command::Endpoint(EndpointCommand::Add(args)) => endpoint_add::run(args, global).await,
         Command::Event(EventCommand::Publish(args)) => event_publish::run(args, global).await,
+        Command::Prove(ProveCommand::Crash(args)) => prove_crash::run(args, global).await,
+        Command::Prove(ProveCommand::Check(args)) => prove_check::run(args, global).await,
+        Command::Prove(ProveCommand::Actor(args)) => prove_actor::run(args, global).await,
         Command::Config(ConfigCommand::Show(args)) => config_show::run(args, global).await,
     }
 }

@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::key::Key;
+use twiceproof_shared::kill;
 use twiceproof_shared::store::{Conn, Store, StoreError, Wake};
 
 use self::desk::Desk;
@@ -92,7 +93,9 @@ impl Publisher {
     /// does not.
     pub async fn publish(&self, conn: &mut Conn<'_>, event: NewEvent) -> Result<(Published, Wake), PublishError> {
         let ready = self.ready(event)?;
-        self.insert(conn, &ready).await
+        let published = self.insert(conn, &ready).await?;
+        kill::at("publish_before_commit");
+        Ok(published)
     }
 
     /// Publishes an event in a transaction of ours, shared with others that this publisher and its clones are given
@@ -113,9 +116,14 @@ impl Publisher {
             .store
             .run(move |conn| {
                 let (publisher, ready) = (publisher.clone(), Arc::clone(&ready));
-                Box::pin(async move { publisher.insert(conn, &ready).await })
+                Box::pin(async move {
+                    let published = publisher.insert(conn, &ready).await?;
+                    kill::at("publish_before_commit");
+                    Ok::<_, PublishError>(published)
+                })
             })
             .await?;
+        kill::at("publish_after_commit");
         wake.send();
         Ok(published)
     }

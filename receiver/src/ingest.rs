@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use http::header::{self, HeaderMap};
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
+use twiceproof_shared::kill;
 use twiceproof_shared::ledger::{self, Outcome, RawRequest};
 use twiceproof_shared::store::{Conn, Database, Store, StoreError};
 
@@ -44,7 +45,9 @@ where
 {
     let (source, limits) = (&route.source, route.source.limits());
     let body = body::read(&headers, body, limits.body).await?;
+    kill::at("body_read");
     let request = verify::verify(source.verifier(), headers, body, route.store.now())?;
+    kill::at("verified");
     Span::current().record("event", request.identity().event_key.as_str());
     let work = Work::new(Arc::clone(route), Event::new(source, request));
     let settled = tokio::spawn(settle(work).in_current_span());
@@ -89,6 +92,9 @@ pub(crate) async fn alone(work: Arc<Work>) -> Result<Answer, IngestError> {
         // Differs because on SQLite nobody but the store can commit. Here the handler's later statements committed by
         // themselves, without the key. To run it again could repeat them.
         hold(&store, work).await?;
+    }
+    if settled.is_ok() {
+        kill::at("commit_before_answer");
     }
     settled
 }
@@ -140,15 +146,16 @@ impl Work {
         }
         match ledger::accept(conn, &self.request, store.now()).await? {
             ledger::Answer::New(claim) => {
+                kill::at("ledger_before_effect");
                 let deadline = source.limits().handler_deadline;
                 let began = Instant::now();
                 let outcome = effect::run(conn, &**handler, &self.event, deadline).await;
                 self.route.together.took(began.elapsed());
                 let outcome = outcome?;
-                #[cfg(feature = "kill-points")]
-                twiceproof_shared::kill::at("effect_before_commit");
+                kill::at("effect_before_commit");
                 // Last, so that a transaction that failed on the way cannot pass for done.
                 ledger::finish(conn, claim, &outcome, store.now()).await?;
+                kill::at("outcome_before_commit");
                 Ok(Answer::First(outcome))
             }
             ledger::Answer::Replay(replay) => Ok(Answer::of_replay(replay)),

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures_util::future;
 use twiceproof_shared::desk::{self, Serving};
+use twiceproof_shared::kill;
 use twiceproof_shared::ledger::{self, Outcome};
 use twiceproof_shared::store::{Conn, StoreError, begin_effect, keep_effect};
 
@@ -116,6 +117,7 @@ async fn together(batch: Vec<Waiting>) {
     });
     match shared.await {
         Ok(outcomes) => {
+            kill::at("commit_before_answer");
             route.together.went(true);
             let (done, known): (Vec<_>, Vec<_>) =
                 batch.into_iter().zip(outcomes).partition(|(_, outcome)| outcome.is_some());
@@ -150,6 +152,7 @@ async fn once(conn: &mut Conn<'_>, works: &[Arc<Work>]) -> Result<Vec<Option<Out
         return Err(Apart::Uncommon);
     }
     let claims = ledger::accept_all(conn, &requests, now).await?;
+    kill::at("ledger_before_effect");
     // One savepoint for all: what a handler ends, or leaves open, is noticed at its end.
     let mark = begin_effect(conn).await?;
     let mut outcomes = Vec::with_capacity(works.len());
@@ -160,8 +163,7 @@ async fn once(conn: &mut Conn<'_>, works: &[Arc<Work>]) -> Result<Vec<Option<Out
         });
     }
     keep_effect(conn, mark).await?;
-    #[cfg(feature = "kill-points")]
-    twiceproof_shared::kill::at("effect_before_commit");
+    kill::at("effect_before_commit");
     let done: Vec<_> = works
         .iter()
         .zip(claims)
@@ -172,6 +174,7 @@ async fn once(conn: &mut Conn<'_>, works: &[Arc<Work>]) -> Result<Vec<Option<Out
         // Last, so that a transaction that failed on the way cannot pass for done.
         ledger::finish_all(conn, &done, first.route.store.now()).await?;
     }
+    kill::at("outcome_before_commit");
     Ok(outcomes)
 }
 

@@ -6,10 +6,11 @@
 compile_error!("twiceproof needs a database: switch on the feature `sqlite`, `postgres` or both");
 
 pub mod clock;
+#[cfg(all(feature = "cluster", feature = "postgres"))]
+pub mod cluster;
 pub mod desk;
 pub mod id;
 pub mod key;
-#[cfg(feature = "kill-points")]
 pub mod kill;
 pub mod ledger;
 pub mod random;

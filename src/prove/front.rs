@@ -3,20 +3,15 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 
 use super::hop::{Answer, Message};
-
-/// Pause after the system refused a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+use super::listen::Listening;
 
 /// The keeper closed the connection without an answer.
 #[derive(Debug, thiserror::Error)]
@@ -25,10 +20,7 @@ pub struct HungUp;
 
 /// A listening front door. It closes when it is dropped.
 #[derive(Debug)]
-pub struct Front {
-    address: SocketAddr,
-    accepting: tokio::task::JoinHandle<()>,
-}
+pub struct Front(Listening);
 
 impl Front {
     /// Opens a front door on a free loopback port. `keeper` sees each request whole and answers it, or hangs up.
@@ -42,41 +34,23 @@ impl Front {
         K: Fn(Message) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Answer, HungUp>> + Send + 'static,
     {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let address = listener.local_addr()?;
         let keeper = Arc::new(keeper);
-        let accepting = tokio::spawn(async move {
-            let mut connections = JoinSet::new();
-            loop {
-                while connections.try_join_next().is_some() {}
-                let Ok((stream, _)) = listener.accept().await else {
-                    // Out of files, most likely: without a pause this loop would keep those from being closed.
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                };
-                let keeper = Arc::clone(&keeper);
-                connections.spawn(async move {
-                    let service = service_fn(move |request| answer(request, Arc::clone(&keeper)));
-                    // A connection that ends badly is what this front door is for.
-                    let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service)
-                        .await;
-                });
+        let listening = Listening::open(move |stream| {
+            let keeper = Arc::clone(&keeper);
+            async move {
+                let service = service_fn(move |request| answer(request, Arc::clone(&keeper)));
+                // A connection that ends badly is what this front door is for.
+                let _ =
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
             }
         });
-        Ok(Self { address, accepting })
+        Ok(Self(listening.await?))
     }
 
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        self.accepting.abort();
+        self.0.address()
     }
 }
 

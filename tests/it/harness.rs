@@ -124,6 +124,7 @@ impl Suite {
 /// Tests about what only SQLite has: group commit, the write permit, the one worker of a file.
 const ONLY_SQLITE: &[&str] = &[
     "dispatch::a_second_worker_on_one_file_is_refused",
+    "faults::a_full_disk_takes_nothing_and_loses_nothing",
     "hostile::a_batch_closes_with_the_error_of_a_deferred_constraint",
     "hostile::a_handler_cannot_commit_by_itself",
     "hostile::nothing_is_accepted_into_a_deleted_file",
@@ -145,6 +146,8 @@ const ONLY_POSTGRES: &[&str] = &[
     "commits::an_unknown_commit_stays_unknown_while_the_database_is_away",
     "commits::rel_b49_an_unknown_commit_that_did_not_happen_runs_again",
     "commits::rel_b49_an_unknown_commit_that_happened_is_answered_from_the_ledger",
+    "crash::rel_b27_postgres_killed_under_load_loses_and_doubles_nothing",
+    "faults::rel_b50_a_read_only_database_takes_nothing_and_goes_on_afterwards",
     "hostile::a_host_commit_of_a_failed_transaction_is_an_error",
     "hostile::statements_that_were_given_up_do_not_stay_on_the_server",
     "kill::rel_b26_a_worker_stopped_past_its_lease_changes_nothing_when_it_goes_on",

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use twiceproof::dispatcher::guard::AddressPolicy;
 use twiceproof::dispatcher::{Manager, NewEndpoint, NewEvent, Policy, Publisher};
 use twiceproof_shared::key::Key;
-use twiceproof_shared::store::{DatabaseUrl, Store};
+use twiceproof_shared::kill::MIGRATION;
+use twiceproof_shared::store::{DatabaseUrl, Store, StoreOptions};
 
 use crate::fixture::{How, ReceiverProcess, ended};
 use crate::harness::{Bed, Suite};
@@ -16,14 +17,15 @@ use crate::kit::{effects, make_effects, secret};
 
 pub fn register(suite: &mut Suite) {
     suite.both("kill::send_l23_after_the_claim_everything_claimed_is_delivered_later", |bed| {
-        five_times(bed, Victim::Dispatcher("after_claim"))
+        a_few_times(bed, Victim::Dispatcher("after_claim"))
     });
     suite.both("kill::after_the_request_left_it_is_sent_again_under_the_same_id", |bed| {
-        five_times(bed, Victim::Dispatcher("request_left"))
+        a_few_times(bed, Victim::Dispatcher("request_left"))
     });
     suite.both("kill::rel_b01_after_the_effect_before_its_commit_it_happens_once", |bed| {
-        five_times(bed, Victim::Receiver("effect_before_commit"))
+        a_few_times(bed, Victim::Receiver("effect_before_commit"))
     });
+    suite.both("kill::a_program_killed_while_it_makes_the_tables_makes_them_the_next_time", migration);
     suite.postgres("kill::rel_b26_a_worker_stopped_past_its_lease_changes_nothing_when_it_goes_on", stopped);
 }
 
@@ -38,7 +40,7 @@ enum Victim {
 const EVENTS: usize = 100;
 const IN_FLIGHT: i64 = 32;
 
-async fn five_times(bed: Bed, victim: Victim) {
+async fn a_few_times(bed: Bed, victim: Victim) {
     let store = bed.db.store(None).await.unwrap();
     make_effects(&store).await;
     let tenant = Key::new("default").unwrap();
@@ -52,7 +54,7 @@ async fn five_times(bed: Bed, victim: Victim) {
     Manager::new(&store, AddressPolicy::AllowPrivate, &policy).create_now(endpoint).await.unwrap();
     let publisher = Publisher::new(&store, &policy);
 
-    for round in 1..=5 {
+    for round in 1..=2 {
         let accepted = publish(&publisher, &tenant, round).await;
         let (dispatcher_dies, receiver_dies) = match victim {
             Victim::Dispatcher(place) => (Some(place), None),
@@ -129,6 +131,17 @@ async fn stopped(bed: Bed) {
     assert_eq!(deliveries(&store, "delivered").await, IN_FLIGHT, "what it recorded changed nothing");
     assert_eq!(effects(&store).await.len() as i64, IN_FLIGHT);
     drop((first, second));
+}
+
+/// The tables are made in one transaction: all of them or none.
+async fn migration(bed: Bed) {
+    let killed = Program::start(bed.db.url(), Some(MIGRATION.name)).ended().await;
+    assert!(!killed.success());
+    let store = Store::connect(bed.db.url(), StoreOptions::default()).await.unwrap();
+    let steps = store.pending_migrations().await.unwrap();
+    assert_eq!(steps.first(), Some(&1), "nothing is half done");
+    assert_eq!(store.migrate().await.unwrap(), steps);
+    assert_eq!(store.pending_migrations().await.unwrap(), [0; 0]);
 }
 
 async fn publish(publisher: &Publisher, tenant: &Key, round: usize) -> usize {

@@ -9,7 +9,9 @@
 mod bench;
 mod commit_cut;
 mod copies;
+mod crash;
 mod dispatch;
+mod faults;
 mod fixture;
 mod group_commit;
 mod harness;
@@ -46,6 +48,8 @@ fn main() -> ExitCode {
     commit_cut::register(&mut suite);
     dispatch::register(&mut suite);
     kill::register(&mut suite);
+    crash::register(&mut suite);
+    faults::register(&mut suite);
     replay::register(&mut suite);
     copies::register(&mut suite);
     program::register(&mut suite);

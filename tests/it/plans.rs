@@ -221,13 +221,9 @@ async fn delivering(store: &Store) {
 }
 
 async fn claimed(store: &Store) -> Vec<ClaimedDelivery> {
-    let request = ClaimRequest {
-        worker: Id::mint(Prefix::Worker, store.now(), store.random()),
-        free: 64,
-        busy: std::collections::HashMap::new(),
-        after: "ep_10500".to_owned(),
-        margin: Duration::from_secs(15),
-    };
+    let worker = Id::mint(Prefix::Worker, store.now(), store.random());
+    let new = ClaimRequest::new(worker, 64, Duration::from_secs(15));
+    let request = ClaimRequest { after: "ep_10500".to_owned(), ..new };
     let mut tx = store.begin().await.unwrap();
     let claimed = claim(&mut tx.conn(), &request, store.now()).await.unwrap();
     tx.commit().await.unwrap();

@@ -1,10 +1,11 @@
 //! The rules of this code that a machine can check: who may depend on whom, where SQL and connections may stand, and
 //! that the documents name only what is there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use twiceproof_shared::kill::{MIGRATION, POINTS};
 use twiceproof_shared::store::Database;
 
 use crate::harness::{Bed, Suite};
@@ -14,6 +15,7 @@ pub fn register(suite: &mut Suite) {
     suite.plain("rules::sql_stands_only_in_store_and_ledger", sql_rooms);
     suite.plain("rules::connections_are_opened_only_in_their_rooms", connection_rooms);
     suite.plain("rules::no_file_is_longer_than_500_lines", file_sizes);
+    suite.plain("rules::every_kill_point_is_in_the_table_and_in_the_code_once_or_more", kill_points);
     suite.plain("rules::every_path_named_in_architecture_exists", named_paths);
     suite.plain("rules::both_schemas_name_the_same_tables_columns_and_indexes", same_schema);
     suite.both("rules::every_unique_index_starts_with_the_tenant", unique_indexes);
@@ -104,6 +106,16 @@ fn connection_rooms() {
             assert!(!text.contains(open), "{file} opens connections by {open}; only {rooms:?} may");
         }
     }
+}
+
+fn kill_points() {
+    let mut passed = BTreeSet::new();
+    for text in sources(&PRODUCTION).values() {
+        let places = text.split("kill::at(\"").skip(1);
+        passed.extend(places.map(|rest| rest.split('"').next().unwrap_or_default().to_owned()));
+    }
+    let table: BTreeSet<String> = POINTS.iter().chain([&MIGRATION]).map(|point| point.name.to_owned()).collect();
+    assert_eq!(passed, table);
 }
 
 fn file_sizes() {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
+use twiceproof_shared::kill;
 use twiceproof_shared::store::Store;
 
 use super::news::News;
@@ -63,7 +64,10 @@ impl Hands {
             return Ended::Unsent(claimed);
         }
         let exchange = match request(&claimed, content, target.as_deref(), started_at) {
-            Ok(request) => self.exchange(request, &claimed, stop).await,
+            Ok(request) => {
+                kill::at("before_request");
+                self.exchange(request, &claimed, stop).await
+            }
             Err(reason) => Exchange::NotSent(reason),
         };
         if exchange == Exchange::NotSent(NotSent::Shutdown) {
@@ -91,9 +95,8 @@ impl Hands {
             error = exchange.error(),
             "an attempt ended"
         );
-        #[cfg(feature = "kill-points")]
         if !matches!(exchange, Exchange::NotSent(_)) {
-            twiceproof_shared::kill::at("request_left");
+            kill::at("request_left");
         }
         exchange
     }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::kill;
 use twiceproof_shared::store::{Conn, Database, Store, StoreError};
 use twiceproof_shared::worker::Pace;
 
@@ -34,12 +35,17 @@ pub(super) async fn claim(store: &Store, request: ClaimRequest) -> Result<Haul, 
     let haul = store
         .run_own(move |conn| {
             let (request, clock) = (Arc::clone(&request), clock.clone());
-            Box::pin(async move { haul(conn, &request, clock.now()).await })
+            Box::pin(async move {
+                let haul = haul(conn, &request, clock.now()).await?;
+                if !haul.claimed.deliveries.is_empty() {
+                    kill::at("claim_before_commit");
+                }
+                Ok::<_, StoreError>(haul)
+            })
         })
         .await?;
-    #[cfg(feature = "kill-points")]
     if !haul.claimed.deliveries.is_empty() {
-        twiceproof_shared::kill::at("after_claim");
+        kill::at("after_claim");
     }
     Ok(haul)
 }
@@ -61,12 +67,18 @@ pub(super) async fn record(store: &Store, batch: Arc<Vec<Finished>>) -> Result<R
         return Ok(Recorded::default());
     }
     let clock = store.clone();
-    store
+    let recorded = store
         .run_own(move |conn| {
             let (batch, clock) = (Arc::clone(&batch), clock.clone());
-            Box::pin(async move { record::record(conn, &batch, clock.now()).await })
+            Box::pin(async move {
+                let recorded = record::record(conn, &batch, clock.now()).await?;
+                kill::at("record_before_commit");
+                Ok::<_, StoreError>(recorded)
+            })
         })
-        .await
+        .await?;
+    kill::at("record_after_commit");
+    Ok(recorded)
 }
 
 /// Puts together what was claimed, reading what was not read yet outside any transaction. Where that fails the leases are

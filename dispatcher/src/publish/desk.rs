@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use futures_util::future;
 use twiceproof_shared::desk::{self, Serving};
+use twiceproof_shared::kill;
 use twiceproof_shared::store::StoreError;
 
 use super::{MOST_BYTES, PublishError, Published, Publisher, Ready};
@@ -63,11 +64,14 @@ async fn together(publisher: &Publisher, mut batch: Vec<Waiting>) {
         Box::pin(async move {
             // An uncommitted twin would make us wait, and all others with us: then each goes alone, beside the desk.
             events::give_way(conn).await?;
-            publisher.insert_all(conn, &ready).await
+            let published = publisher.insert_all(conn, &ready).await?;
+            kill::at("publish_before_commit");
+            Ok::<_, PublishError>(published)
         })
     });
     match shared.await {
         Ok((answers, wake)) => {
+            kill::at("publish_after_commit");
             wake.send();
             for (one, answer) in batch.into_iter().zip(answers) {
                 one.answer(answer.map_err(PublishError::Conflict));

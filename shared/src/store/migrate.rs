@@ -66,6 +66,7 @@ async fn migrate(conn: &mut Conn<'_>, now: i64) -> Result<Vec<i64>, StoreError> 
         )
         .await?;
     }
+    crate::kill::at("migration_before_commit");
     Ok(missing.iter().map(|step| step.version).collect())
 }
 

@@ -101,6 +101,29 @@ impl DatabaseUrl {
         Ok(Self(Kind::Postgres(url)))
     }
 
+    /// Host and port of a PostgreSQL server.
+    #[must_use]
+    pub fn server(&self) -> Option<(String, u16)> {
+        match &self.0 {
+            Kind::Sqlite(_) => None,
+            Kind::Postgres(url) => Some((url.host_str()?.to_owned(), url.port().unwrap_or(5432))),
+        }
+    }
+
+    /// The same PostgreSQL database, reached at another address: through a proxy.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] for SQLite.
+    pub fn through(&self, address: std::net::SocketAddr) -> Result<Self, StoreError> {
+        let Kind::Postgres(url) = &self.0 else {
+            return Err(StoreError::refused("only a PostgreSQL database is reached at an address"));
+        };
+        let mut url = url.clone();
+        let refused = || StoreError::refused("the PostgreSQL address names no server");
+        url.set_ip_host(address.ip()).and_then(|()| url.set_port(Some(address.port()))).map_err(|()| refused())?;
+        Ok(Self(Kind::Postgres(url)))
+    }
+
     #[cfg(feature = "postgres")]
     pub(crate) fn postgres(&self) -> Option<&url::Url> {
         match &self.0 {
@@ -152,6 +175,9 @@ mod tests {
             "postgres://db.example:5433/app DatabaseUrl(postgres://db.example:5433/app)"
         );
         assert!(url.with_schema("demo_1").unwrap().expose().contains("search_path"));
+        assert_eq!(url.server(), Some(("db.example".to_owned(), 5433)));
+        let through = url.through("127.0.0.1:99".parse().unwrap()).unwrap();
+        assert_eq!(through.expose(), "postgres://me:hunter2@127.0.0.1:99/app?sslmode=require");
         assert_eq!(DatabaseUrl::parse("sqlite:a.db").unwrap(), DatabaseUrl::parse("sqlite://a.db").unwrap());
     }
 

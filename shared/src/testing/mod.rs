@@ -3,8 +3,6 @@
 //!
 //! Only dev-dependencies switch this feature on.
 
-#[cfg(feature = "postgres")]
-mod cluster;
 mod statements;
 
 use crate::clock::Clock;
@@ -12,7 +10,7 @@ use crate::store::{DatabaseUrl, Store, StoreError, StoreOptions};
 use std::sync::Arc;
 
 #[cfg(feature = "postgres")]
-pub use cluster::{Cluster, ClusterError};
+pub use crate::cluster::{Cluster, ClusterError};
 pub(crate) use statements::note;
 pub use statements::{OwnedArg, Statement, record, recorded};
 

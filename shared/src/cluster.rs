@@ -1,4 +1,5 @@
-//! A PostgreSQL cluster of our own: `initdb` in a temporary folder, loopback only, ended with the process.
+//! A PostgreSQL cluster of our own: `initdb` in a temporary folder, loopback only, ended with the process. It can be killed
+//! and started again on the same data; fsync is on.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,6 +18,15 @@ pub enum ClusterError {
     /// Something failed on the way up.
     #[error("the throw-away PostgreSQL did not start: {0}")]
     NotStarted(String),
+}
+
+/// How a server ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    /// `pg_ctl stop -m immediate`: all its processes at once, without a checkpoint.
+    Immediate,
+    /// SIGKILL to the first of its processes.
+    Kill,
 }
 
 /// A running cluster. It is ended on drop.
@@ -71,6 +81,61 @@ impl Cluster {
         crate::store::create_schema(&self.url(), &name).await
     }
 
+    /// Ends the server as a crash would and starts it again on the same data.
+    ///
+    /// # Errors
+    /// [`ClusterError::NotStarted`] when it does not come back.
+    pub fn crash(&mut self, how: Crash) -> Result<(), ClusterError> {
+        match how {
+            Crash::Immediate => self.stop(),
+            Crash::Kill => {
+                let _ = self.server.kill();
+            }
+        }
+        let _ = self.server.wait();
+        self.restart()
+    }
+
+    /// The server's processes notice one after another that their parent was killed; until the last has gone, a new one
+    /// refuses the data.
+    fn restart(&mut self) -> Result<(), ClusterError> {
+        let failed = |error: std::io::Error| ClusterError::NotStarted(error.to_string());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let data = self.folder.path().join("data");
+        loop {
+            self.server = Self::launch(&self.bin, &data, self.folder.path(), self.port).map_err(failed)?;
+            while self.server.try_wait().map_err(failed)?.is_none() {
+                if self.is_ready() {
+                    return Ok(());
+                }
+                if Instant::now() >= deadline {
+                    return self.wait_ready();
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            if Instant::now() >= deadline {
+                return self.wait_ready();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn stop(&self) {
+        let _ = as_server_user(&self.bin.join("pg_ctl"))
+            .args(["-w", "-m", "immediate", "stop", "-D"])
+            .arg(self.folder.path().join("data"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
+
+    fn is_ready(&self) -> bool {
+        let ready = Command::new(self.bin.join("pg_isready"))
+            .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
+            .status();
+        ready.is_ok_and(|status| status.success())
+    }
+
     fn launch(bin: &Path, data: &Path, sockets: &Path, port: u16) -> std::io::Result<Child> {
         as_server_user(&bin.join("postgres"))
             .arg("-D")
@@ -87,32 +152,19 @@ impl Cluster {
 
     fn wait_ready(&self) -> Result<(), ClusterError> {
         let deadline = Instant::now() + Duration::from_secs(30);
-        let mut last = String::new();
         while Instant::now() < deadline {
-            let ready = Command::new(self.bin.join("pg_isready"))
-                .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
-                .status();
-            match ready {
-                Ok(status) if status.success() => return Ok(()),
-                Ok(_) => {}
-                Err(error) => last = error.to_string(),
+            if self.is_ready() {
+                return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        Err(ClusterError::NotStarted(format!("{last}{log}")))
+        Err(ClusterError::NotStarted(std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()))
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let data = self.folder.path().join("data");
-        let _ = as_server_user(&self.bin.join("pg_ctl"))
-            .args(["-w", "-m", "immediate", "stop", "-D"])
-            .arg(data)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
+        self.stop();
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
