@@ -32,7 +32,7 @@ pub fn check(history: &[Entry]) -> Verdict {
     Verdict {
         offered: index.uids.len() as u64,
         accepted: index.uids.values().filter(|uid| uid.accepted().next().is_some()).count() as u64,
-        unknown: index.uids.values().map(|uid| uid.unknown).sum(),
+        unknown: index.uids.values().map(|uid| u64::from(uid.unknown > 0)).sum(),
         unknown_happened: index.uids.values().map(|uid| u64::from(uid.unknown > 0 && !uid.stored.is_empty())).sum(),
         arrived: events().map(|event| event.bodies.len() as u64).sum(),
         replayed: events().map(|event| event.answers.iter().filter(|answer| answer.replayed).count() as u64).sum(),

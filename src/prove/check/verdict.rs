@@ -94,7 +94,7 @@ pub struct Verdict {
     pub offered: u64,
     /// Of these, accepted.
     pub accepted: u64,
-    /// Times a client was told nothing, or that nobody knows …
+    /// Clients' ids of which their client was at some time told nothing, or that nobody knows …
     pub unknown: u64,
     /// … of which, as was found out later, it had happened.
     pub unknown_happened: u64,

@@ -69,8 +69,12 @@ impl Moment {
 /// Which connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Link {
+    /// Worker to receiver.
     Requests,
+    /// Publisher and worker to PostgreSQL.
     Database,
+    /// Receiver to PostgreSQL: key and effect.
+    Effects,
 }
 
 /// One round: a database of its own, load, strikes, recovery, judgement.
@@ -150,6 +154,7 @@ fn cut(turn: u32, database: Database, random: &Random) -> Strike {
     let commits = [Fault::CommitAnswerLost, Fault::CommitNotSent];
     let mut kinds: Vec<(Link, Fault)> = Vec::new();
     if database == Database::Postgres {
+        kinds.extend(commits.map(|fault| (Link::Effects, fault)));
         kinds.extend(commits.into_iter().chain(on_both).map(|fault| (Link::Database, fault)));
     }
     kinds.extend(on_both.map(|fault| (Link::Requests, fault)));

@@ -97,7 +97,8 @@ pub(super) struct Play {
     pub(super) stage: Stage,
     cast: Arc<Mutex<Cast>>,
     pub(super) requests: Proxy,
-    pub(super) statements: Option<Proxy>,
+    /// To PostgreSQL: of publisher and worker, and of the receiver.
+    pub(super) statements: Option<[Proxy; 2]>,
     pub(super) database: Database,
     stop_new: CancellationToken,
     stop_offers: CancellationToken,
@@ -149,12 +150,15 @@ impl Play {
         let listen = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let requests = Proxy::open(listen.clone()).await?;
         let statements = match database.server() {
-            Some((host, port)) => Some(Proxy::open(format!("{host}:{port}")).await?),
+            Some((host, port)) => {
+                let server = format!("{host}:{port}");
+                Some([Proxy::open(server.clone()).await?, Proxy::open(server).await?])
+            }
             None => None,
         };
-        let reached = match &statements {
-            Some(proxy) => database.through(proxy.address())?,
-            None => database.clone(),
+        let (reached, effects) = match &statements {
+            Some([own, effects]) => (database.through(own.address())?, database.through(effects.address())?),
+            None => (database.clone(), database.clone()),
         };
         let secret = Secret::generate(store.random());
         let setup = |error: Box<dyn std::error::Error + Send + Sync>| CrashError::Setup(error);
@@ -169,6 +173,7 @@ impl Play {
             program: bed.program.clone(),
             folder: folder.path().to_owned(),
             database: reached,
+            effects,
             listen,
             secret: secret.to_text().to_string(),
             book,

@@ -36,7 +36,8 @@ impl Play {
             Strike::Cut(link, fault, after) => {
                 tokio::time::sleep(after).await;
                 let proxy = match (&self.statements, link) {
-                    (Some(proxy), Link::Database) => proxy,
+                    (Some([proxy, _]), Link::Database) => proxy,
+                    (Some([_, proxy]), Link::Effects) => proxy,
                     _ => &self.requests,
                 };
                 let before = proxy.bites();

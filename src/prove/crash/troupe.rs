@@ -36,8 +36,10 @@ pub(super) struct Stage {
     pub(super) program: PathBuf,
     /// Their working folder, which holds their logs.
     pub(super) folder: PathBuf,
-    /// The database as they reach it.
+    /// The database as publisher and worker reach it, …
     pub(super) database: DatabaseUrl,
+    /// … and as the receiver does.
+    pub(super) effects: DatabaseUrl,
     /// Where the receiver listens.
     pub(super) listen: String,
     pub(super) secret: String,
@@ -83,7 +85,8 @@ impl Stage {
         };
         if let (Some(role), Some(input)) = (role, &mut input) {
             // The database's address may hold a password: it goes neither into arguments nor into a file.
-            let setup = Setup { database: self.database.expose(), role };
+            let database = if part == Part::Receiver { &self.effects } else { &self.database };
+            let setup = Setup { database: database.expose(), role };
             let line = serde_json::to_string(&setup).map_err(std::io::Error::from)?;
             writeln!(input, "{line}")?;
         }
