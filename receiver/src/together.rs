@@ -98,7 +98,7 @@ async fn serve(mut serving: Serving<Arc<Work>, Settled>) {
 }
 
 async fn each_alone(batch: Vec<Waiting>) {
-    let each = batch.into_iter().map(async |one| {
+    let each = batch.into_iter().map(|one| async move {
         let settled = alone(Arc::clone(&one.item)).await;
         // One that went alone well is a reason to try again whether several do.
         one.item.route.together.went(settled.is_ok());

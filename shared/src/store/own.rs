@@ -69,6 +69,14 @@ impl Own {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
+        #[cfg(feature = "testing")]
+        let work = {
+            let place = crate::testing::place();
+            async move {
+                crate::testing::follow(place);
+                work.await
+            }
+        };
         self.runtime.spawn(work)
     }
 }

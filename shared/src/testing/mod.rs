@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub use crate::cluster::{Cluster, ClusterError};
 pub(crate) use statements::note;
 pub use statements::{OwnedArg, Statement, record, recorded};
+#[cfg(feature = "postgres")]
+pub(crate) use statements::{follow, place};
 
 /// A database that goes away with this value.
 #[derive(Debug)]
