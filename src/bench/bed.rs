@@ -81,6 +81,7 @@ impl Bed {
     pub fn events(&self) -> usize {
         match self.scenario {
             Scenario::Pace => self.options.events_of_a_pace(),
+            scenario if scenario.is_backlog() => self.options.events.max(1),
             other => self.options.events_of_a_round(other.fan_out()),
         }
     }
@@ -104,7 +105,7 @@ impl Bed {
     /// When one is not accepted.
     pub async fn add_endpoints(&self) -> Result<(), BenchError> {
         let manager = Manager::new(&self.store, AddressPolicy::AllowPrivate, &self.dispatcher().policy);
-        for number in 0..self.scenario.fan_out() {
+        for number in 0..self.scenario.endpoints() {
             let mut endpoint = NewEndpoint::new(self.tenant.clone(), format!("{}/{number}", self.sink.url()));
             endpoint.event_types = vec![EVENT_TYPE.to_owned()];
             endpoint.secret = Some(self.secret.clone());

@@ -63,7 +63,7 @@ impl Turn {
         let add = |sum: Option<Duration>, more: Option<Duration>| Some(sum.unwrap_or_default() + more?);
         sum.own = add(sum.own, own);
         sum.server = add(sum.server, since(server, self.server));
-        sum.memory = sum.memory.max(memory());
+        sum.note_memory();
         sum.latencies.extend(latencies.take());
     }
 }
@@ -80,6 +80,11 @@ pub struct Sum {
 }
 
 impl Sum {
+    /// Notes how much memory is in use now; the largest is kept.
+    pub fn note_memory(&mut self) {
+        self.memory = self.memory.max(memory());
+    }
+
     /// The figures.
     pub fn figures(mut self, name: &'static str) -> Figures {
         self.latencies.sort_unstable();

@@ -8,6 +8,7 @@
 //! file or a schema that is dropped at its end; what was counted is in the report, so that a fast run that lost something
 //! shows. Nothing here is a test of speed: times are reported, never asserted.
 
+mod backlog;
 mod bed;
 mod client;
 mod deliver;
@@ -44,12 +45,25 @@ pub enum Scenario {
     Pace,
     /// Signed requests received: ledger, effect and outcome in one transaction.
     Receive,
+    /// A backlog for ten endpoints, made by SQL and drained once, each tenth measured apart.
+    Backlog,
+    /// The same while a reader keeps its snapshot open.
+    BacklogHeld,
 }
 
 impl Scenario {
     /// All of them, in the order of the report.
-    pub const ALL: [Self; 7] =
-        [Self::Publish, Self::Drain, Self::DrainTen, Self::EndToEnd, Self::EndToEndTen, Self::Pace, Self::Receive];
+    pub const ALL: [Self; 9] = [
+        Self::Publish,
+        Self::Drain,
+        Self::DrainTen,
+        Self::EndToEnd,
+        Self::EndToEndTen,
+        Self::Pace,
+        Self::Receive,
+        Self::Backlog,
+        Self::BacklogHeld,
+    ];
 
     /// Its name on the command line and in reports.
     #[must_use]
@@ -62,12 +76,24 @@ impl Scenario {
             Self::EndToEndTen => "end-to-end-10",
             Self::Pace => "pace",
             Self::Receive => "receive",
+            Self::Backlog => "backlog",
+            Self::BacklogHeld => "backlog-held",
         }
     }
 
     /// How many endpoints get each event.
     pub(crate) fn fan_out(self) -> usize {
         if matches!(self, Self::DrainTen | Self::EndToEndTen) { 10 } else { 1 }
+    }
+
+    /// How many endpoints there are.
+    pub(crate) fn endpoints(self) -> usize {
+        if self.is_backlog() { 10 } else { self.fan_out() }
+    }
+
+    /// Whether it is done once, without rounds.
+    pub(crate) fn is_backlog(self) -> bool {
+        matches!(self, Self::Backlog | Self::BacklogHeld)
     }
 }
 
@@ -174,6 +200,7 @@ pub async fn run(options: &BenchOptions, progress: impl Fn(Scenario)) -> Result<
             Scenario::EndToEnd | Scenario::EndToEndTen => deliver::end_to_end(&bed).await,
             Scenario::Pace => pace::measure(&bed).await,
             Scenario::Receive => receive::measure(&bed).await,
+            Scenario::Backlog | Scenario::BacklogHeld => backlog::measure(&bed).await,
         };
         bed.close().await?;
         report.results.push(result?);

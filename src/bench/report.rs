@@ -33,6 +33,8 @@ pub struct Result {
     pub subject: Figures,
     /// What the machine could do at best, measured in turns with ours.
     pub limits: Vec<Figures>,
+    /// Ours in parts, one after another, where the scenario tells them apart.
+    pub parts: Vec<Figures>,
     /// What was counted in the database and at the sink at the end.
     pub counts: Counts,
 }
@@ -70,7 +72,7 @@ pub struct Figures {
     pub cpu_ms_per_1000: Option<f64>,
     /// Processor time of the database server for 1,000, where it can be read.
     pub server_cpu_ms_per_1000: Option<f64>,
-    /// Memory of this process at the end of a turn, the largest.
+    /// Memory of this process at the end of a turn, or during a part; the largest.
     pub rss_mib: Option<f64>,
 }
 
@@ -93,7 +95,7 @@ impl Result {
         limits: Vec<Figures>,
         counts: Counts,
     ) -> Self {
-        Self { scenario: scenario.name(), connections, subject, limits, counts }
+        Self { scenario: scenario.name(), connections, subject, limits, parts: Vec::new(), counts }
     }
 
     /// Whether nothing was lost or doubled: every event has its deliveries, each was delivered, and each effect is there.
@@ -131,6 +133,9 @@ impl fmt::Display for Report {
             line(f, &result.subject, None)?;
             for limit in &result.limits {
                 line(f, limit, share(limit.name))?;
+            }
+            for part in &result.parts {
+                line(f, part, None)?;
             }
             let Counts { events, deliveries, delivered, arrivals, effects } = result.counts;
             writeln!(

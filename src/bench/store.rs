@@ -1,5 +1,8 @@
 //! The SQL of the measuring kit: its own tables, and the counts at the end.
 
+use std::time::Duration;
+
+use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::store::bulk::to_json;
 use twiceproof_shared::store::{Arg, Conn, Database, Store, StoreError};
 
@@ -58,6 +61,58 @@ pub async fn is_busy(store: &Store) -> Result<bool, StoreError> {
             OR (SELECT due_at FROM twiceproof_deliveries WHERE state = 'backoff' ORDER BY due_at LIMIT 1) IS NOT NULL
         THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END)";
     Ok(one(&mut store.read().await?.conn(), sql).await? > 0)
+}
+
+/// Makes the events of these numbers with this payload, each owed to one of the endpoints.
+pub async fn fill(store: &Store, first: usize, end: usize, payload: &[u8]) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    let mut conn = tx.conn();
+    let now = store.now();
+    // As if they had been minted now.
+    let lowest = Id::lowest_at(Prefix::Event, now);
+    let head = &lowest.as_str()[..13];
+    let deadline = now.plus(Duration::from_secs(72 * 3600));
+    let (events, deliveries) = match conn.database() {
+        Database::Sqlite => (
+            "INSERT INTO twiceproof_events (tenant, id, event_type, content_type, payload, digest, created_at)
+             WITH RECURSIVE g (n) AS (SELECT $1 UNION ALL SELECT n + 1 FROM g WHERE n + 1 < $2)
+             SELECT 'bench', $5 || printf('%018d', n), 'bench.made', 'application/json', $3, zeroblob(32), $4 FROM g",
+            "INSERT INTO twiceproof_deliveries (tenant, event, endpoint, state, due_at, deadline_at, created_at)
+             WITH RECURSIVE g (n) AS (SELECT $1 UNION ALL SELECT n + 1 FROM g WHERE n + 1 < $2),
+                 e (id, k) AS MATERIALIZED (SELECT id, row_number() OVER (ORDER BY id) FROM twiceproof_endpoints)
+             SELECT 'bench', $5 || printf('%018d', n), (SELECT id FROM e WHERE k = 1 + n % 10), 'pending', $3, $4, $3 FROM g",
+        ),
+        // Differs because each database has its own way to make numbers.
+        Database::Postgres => (
+            "INSERT INTO twiceproof_events (tenant, id, event_type, content_type, payload, digest, created_at)
+             SELECT 'bench', $5 || lpad(n::text, 18, '0'), 'bench.made', 'application/json', $3, sha256($3), $4
+             FROM generate_series($1::bigint, $2::bigint - 1) AS g (n)",
+            "INSERT INTO twiceproof_deliveries (tenant, event, endpoint, state, due_at, deadline_at, created_at)
+             SELECT 'bench', $5 || lpad(n::text, 18, '0'), e.id, 'pending', $3, $4, $3
+             FROM generate_series($1::bigint, $2::bigint - 1) AS g (n)
+             JOIN (SELECT id, row_number() OVER (ORDER BY id) AS k FROM twiceproof_endpoints) e ON e.k = 1 + n % 10
+             ORDER BY n",
+        ),
+    };
+    let (first, end) = (first as i64, end as i64);
+    conn.execute(events, &[first.into(), end.into(), payload.into(), now.into(), head.into()]).await?;
+    conn.execute(deliveries, &[first.into(), end.into(), now.into(), deadline.into(), head.into()]).await?;
+    tx.commit().await
+}
+
+/// Begins to read: what is seen now is seen until [`let_go`].
+pub async fn hold(conn: &mut Conn<'_>) -> Result<(), StoreError> {
+    let sql = match conn.database() {
+        // Differs because SQLite's readers always keep their snapshot.
+        Database::Sqlite => "BEGIN; SELECT count(*) FROM twiceproof_endpoints",
+        Database::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM twiceproof_endpoints",
+    };
+    conn.execute_script(sql).await
+}
+
+/// Ends what [`hold`] began.
+pub async fn let_go(conn: &mut Conn<'_>) -> Result<(), StoreError> {
+    conn.execute_script("ROLLBACK").await
 }
 
 /// Counts what is there.
