@@ -8,6 +8,7 @@
 
 mod attempt;
 mod flight;
+mod marks;
 mod news;
 mod rounds;
 mod units;
@@ -21,6 +22,8 @@ use std::time::Duration;
 
 use futures_util::future;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
+use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::store::{Store, StoreError};
 
 use crate::purge::{Purge, Retention, ShortRetention};
@@ -30,6 +33,7 @@ use crate::store::claim::{ClaimRequest, Claimed};
 use crate::store::record::Recorded;
 use crate::worker_lock::LockError;
 use attempt::Hands;
+use marks::Marks;
 use rounds::Rounds;
 use worker::Worker;
 
@@ -45,6 +49,7 @@ pub struct Dispatcher {
     worker: Worker,
     /// The endpoint that the last claim ended with.
     after: String,
+    marks: Marks,
 }
 
 /// How a [`Dispatcher`] behaves.
@@ -109,7 +114,7 @@ impl Dispatcher {
         let worker = Worker::start(store).await?;
         tracing::info!(worker = %worker.id(), "the worker has started");
         let hands = Hands { store: store.clone(), sender, policy: Arc::new(policy), news: Arc::default() };
-        Ok(Self { hands, grace, keep, worker, after: String::new() })
+        Ok(Self { hands, grace, keep, worker, after: String::new(), marks: Marks::default() })
     }
 
     /// One round: claims what the slots can take, sends it all at once, and records it in one batch. Returns when all is
@@ -120,8 +125,12 @@ impl Dispatcher {
     /// then.
     pub async fn step(&mut self) -> Result<Step, StoreError> {
         self.tidy().await?;
-        let haul = units::claim(self.store(), self.request(self.slots())).await?;
-        self.claimed(&haul.claimed);
+        // One round tells all there is, however dear the look.
+        self.marks = Marks::default();
+        let request = self.request(self.slots());
+        let moved_at = self.store().now();
+        let haul = units::claim(self.store(), request).await?;
+        self.claimed(&haul.claimed, true, Some(moved_at));
         let count = haul.claimed.deliveries.len();
         let mails = units::load(self.store(), haul).await?;
         let attempts = mails.into_iter().map(|mail| self.hands.attempt(mail, future::pending()));
@@ -155,12 +164,20 @@ impl Dispatcher {
     /// Asks for deliveries for `free` slots.
     fn request(&self, free: u32) -> ClaimRequest {
         let margin = self.hands.policy.lease_margin;
-        ClaimRequest { after: self.after.clone(), ..ClaimRequest::new(self.worker.id().clone(), free, margin) }
+        let known = self.marks.known(Instant::now());
+        ClaimRequest { after: self.after.clone(), known, ..ClaimRequest::new(self.worker.id().clone(), free, margin) }
     }
 
-    /// The next claim begins behind the endpoint that this one ended with.
-    fn claimed(&mut self, claimed: &Claimed) {
+    /// The next claim begins behind the endpoint that this one ended with, and where this one found each lane to go on.
+    /// `moved_at` says when what is due was looked for, if it was.
+    fn claimed(&mut self, claimed: &Claimed, was_full: bool, moved_at: Option<Timestamp>) {
         self.after.clone_from(&claimed.after);
+        self.marks.learn(claimed, was_full, moved_at, Instant::now());
+    }
+
+    /// Whether a look at all that waits costs more than a claim of what is known to wait.
+    fn looks_are_dear(&self) -> bool {
+        self.marks.are_dear()
     }
 
     async fn retire(&self) {

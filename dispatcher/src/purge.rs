@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::store::{Store, StoreError};
 use twiceproof_shared::worker::keep_house;
 
@@ -159,14 +158,10 @@ impl Purge {
     }
 
     async fn look(&self, tenant: &str) -> Result<Vec<purge::Found>, StoreError> {
-        let prefix = match self.walked {
-            Walked::Events => Prefix::Event,
-            Walked::Attempts => Prefix::Attempt,
-        };
-        let before = Id::lowest_at(prefix, self.store.now().minus(self.keep));
-        let stretch = Stretch { tenant, after: &self.after, before: before.as_str(), limit: MOST_ROWS };
+        let until = self.store.now().minus(self.keep);
+        let stretch = Stretch { walked: self.walked, tenant, after: &self.after, until, limit: MOST_ROWS };
         let mut reader = self.store.read().await?;
-        purge::look(&mut reader.conn(), self.walked, stretch).await
+        purge::look(&mut reader.conn(), stretch).await
     }
 
     async fn delete(&self, tenant: &str, ids: Vec<String>) -> Result<Deleted, StoreError> {

@@ -148,6 +148,7 @@ const ONLY_POSTGRES: &[&str] = &[
     "commits::rel_b49_an_unknown_commit_that_happened_is_answered_from_the_ledger",
     "crash::rel_b27_postgres_killed_under_load_loses_and_doubles_nothing",
     "faults::rel_b50_a_read_only_database_takes_nothing_and_goes_on_afterwards",
+    "growth::a_claim_does_not_walk_over_what_was_delivered_under_a_held_snapshot",
     "hostile::a_host_commit_of_a_failed_transaction_is_an_error",
     "hostile::statements_that_were_given_up_do_not_stay_on_the_server",
     "kill::rel_b26_a_worker_stopped_past_its_lease_changes_nothing_when_it_goes_on",

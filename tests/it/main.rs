@@ -15,6 +15,7 @@ mod faults;
 mod fixture;
 mod group_commit;
 mod harness;
+mod held_snapshot;
 mod hostile;
 mod kill;
 mod kit;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
     publish::register(&mut suite);
     retention::register(&mut suite);
     plans::register(&mut suite);
+    held_snapshot::register(&mut suite);
     log_growth::register(&mut suite);
     bench::register(&mut suite);
     rules::register(&mut suite);

@@ -154,17 +154,19 @@ impl Rounds {
 
     async fn claim(&mut self, look: bool) -> Result<Haul, StoreError> {
         // An idle worker looks before it begins a write transaction.
-        if !look || (!self.warm && !units::any(self.dispatcher.store()).await?) {
+        let looks_first = !self.warm && !self.dispatcher.looks_are_dear();
+        if !look || (looks_first && !units::any(self.dispatcher.store()).await?) {
             return Ok(Haul::default());
         }
         let moves = self.moved.is_none_or(|moved| moved.elapsed() >= LOOK_EVERY);
         let (busy, quick) = (self.flight.busy(), self.flight.quick());
         let request = ClaimRequest { busy, quick, moves, ..self.dispatcher.request(self.free()) };
+        let (was_full, moved_at) = (request.known.is_none(), moves.then(|| self.dispatcher.store().now()));
         let haul = units::claim(self.dispatcher.store(), request).await?;
         if moves {
             self.moved = Some(Instant::now());
         }
-        self.dispatcher.claimed(&haul.claimed);
+        self.dispatcher.claimed(&haul.claimed, was_full, moved_at);
         Ok(haul)
     }
 

@@ -6,8 +6,8 @@
 //! takes it back. The cost does not grow with the backlog: endpoints with pending rows are found by seeks, each from the
 //! one before.
 
-use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use twiceproof_shared::clock::Timestamp;
@@ -34,6 +34,8 @@ pub struct ClaimRequest {
     pub quick: HashSet<String>,
     /// Move on what is due and whose lease is over, first. A worker that claims all the time does so now and then.
     pub moves: bool,
+    /// Where to look from; none: from the beginning. Only PostgreSQL heeds it.
+    pub known: Option<Known>,
 }
 
 impl ClaimRequest {
@@ -41,8 +43,17 @@ impl ClaimRequest {
     #[must_use]
     pub fn new(worker: Id, free: u32, margin: Duration) -> Self {
         let (busy, quick) = (HashMap::new(), HashSet::new());
-        Self { worker, free, busy, after: String::new(), margin, quick, moves: true }
+        Self { worker, free, busy, after: String::new(), margin, quick, moves: true, known: None }
     }
+}
+
+/// What an earlier look has left behind it.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// The lanes to look at, each from this number on.
+    pub lanes: BTreeMap<String, i64>,
+    /// What was due before this is no longer looked for.
+    pub since: Timestamp,
 }
 
 /// What came of a claim.
@@ -56,6 +67,10 @@ pub struct Claimed {
     pub again: bool,
     /// There may be more once a slot becomes free.
     pub hungry: bool,
+    /// How long it took to find what is due, and the lanes.
+    pub looked: Duration,
+    /// For each lane that was found, the number from which it goes on; on PostgreSQL alone.
+    pub lanes: Vec<(String, i64)>,
 }
 
 /// A delivery under this worker's lease.
@@ -97,12 +112,19 @@ impl ClaimedDelivery {
 /// # Errors
 /// As [`StoreError`] says.
 pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Claimed, StoreError> {
+    let began = Instant::now();
+    let known = request.known.as_ref().filter(|_| conn.database() == Database::Postgres);
+    let since = known.map_or(Timestamp::from_millis(-1), |known| known.since);
     let mut moved_all = true;
     if request.moves {
-        moved_all &= waiting::promote_due(conn, now, MOST_MOVED).await? < MOST_MOVED as u64;
-        moved_all &= waiting::return_expired(conn, now, MOST_MOVED).await? < MOST_MOVED as u64;
+        moved_all &= waiting::promote_due(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
+        moved_all &= waiting::return_expired(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
     }
-    let lanes = lanes::find(conn, &request.after).await?;
+    let lanes = match known {
+        None => lanes::find(conn, &request.after).await?,
+        Some(known) => lanes::find_known(conn, &known.lanes, &request.after).await?,
+    };
+    let looked = began.elapsed();
     let all_lanes = lanes.len() < MOST_LANES as usize;
     let last_lane = lanes.last().map_or_else(String::new, |lane| lane.endpoint.clone());
     let (open, closed): (Vec<_>, Vec<_>) = lanes.into_iter().partition(|lane| lane.state.as_deref() == Some("enabled"));
@@ -123,6 +145,7 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
         .map(|(lane, share)| Order {
             endpoint: &lane.endpoint,
             share: *share,
+            from_seq: known.and_then(|known| known.lanes.get(&lane.endpoint)).copied().unwrap_or(0),
             lease_until: now.plus(lane.timeout()).plus(request.margin).as_millis(),
         })
         .collect();
@@ -134,9 +157,17 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
         _ => last_lane,
     };
     let mut taken: HashMap<&str, u32> = HashMap::new();
+    let mut ends: HashMap<&str, i64> = HashMap::new();
     for row in &rows {
         *taken.entry(&row.endpoint).or_default() += 1;
+        ends.insert(&row.endpoint, row.seq + 1);
     }
+    let goes_on = |lane: &Lane| (lane.endpoint.clone(), ends.get(lane.endpoint.as_str()).copied().unwrap_or(lane.seq));
+    let goes_on = match conn.database() {
+        // Differs because SQLite has no dead entries to be passed over.
+        Database::Sqlite => Vec::new(),
+        Database::Postgres => open.iter().map(goes_on).collect(),
+    };
     let took = |lane: &Lane| taken.get(lane.endpoint.as_str()).copied().unwrap_or(0);
     let lanes = || open.iter().zip(rooms.iter().zip(&shares));
     let slots_left = (rows.len() as u64) < u64::from(request.free);
@@ -145,6 +176,8 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
     Ok(Claimed {
         again: !moved_all || (slots_left && (!all_lanes || cut_short)),
         hungry: filled || !all_lanes,
+        looked,
+        lanes: goes_on,
         after,
         deliveries: rows.into_iter().map(ClaimedDelivery::from).collect(),
     })
@@ -164,6 +197,7 @@ async fn settle(conn: &mut Conn<'_>, lane: &Lane, now: Timestamp, limit: i64) ->
 struct Order<'a> {
     endpoint: &'a str,
     share: u32,
+    from_seq: i64,
     lease_until: i64,
 }
 
@@ -237,10 +271,11 @@ async fn take(conn: &mut Conn<'_>, orders: &[Order<'_>], worker: &Id) -> Result<
             conn.fetch_all(
                 "WITH picked AS MATERIALIZED (
                      SELECT d.tenant, d.event, d.endpoint, o.lease_until
-                     FROM json_to_recordset($1::json) AS o (endpoint text, share bigint, lease_until bigint)
+                     FROM json_to_recordset($1::json) AS o
+                         (endpoint text, share bigint, from_seq bigint, lease_until bigint)
                      CROSS JOIN LATERAL (
                          SELECT p.tenant, p.event, p.endpoint FROM twiceproof_deliveries p
-                         WHERE p.state = 'pending' AND p.endpoint = o.endpoint
+                         WHERE p.state = 'pending' AND p.endpoint = o.endpoint AND p.seq >= o.from_seq
                          ORDER BY p.seq LIMIT o.share FOR UPDATE SKIP LOCKED) d)
                  UPDATE twiceproof_deliveries d
                  SET state = 'leased', token = d.token + 1, lease_owner = $2, lease_until = picked.lease_until

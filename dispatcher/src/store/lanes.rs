@@ -4,10 +4,13 @@
 //! Invariants: each lane is found by a seek from the one before, so the cost does not grow with the backlog; no lane gets
 //! more than its endpoint's slots leave, and none is passed over for ever: a claim begins behind the last lane served.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use twiceproof_shared::store::{Conn, Database, StoreError};
+use serde::Serialize;
+use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
+
+use super::json;
 
 /// How many endpoints one claim looks at.
 pub(super) const MOST_LANES: i64 = 256;
@@ -20,6 +23,8 @@ const AHEAD: u32 = 3;
 pub(super) struct Lane {
     pub(super) tenant: String,
     pub(super) endpoint: String,
+    /// The number of its oldest pending delivery.
+    pub(super) seq: i64,
     pub(super) state: Option<String>,
     timeout_ms: Option<i64>,
     slots: Option<i64>,
@@ -52,6 +57,37 @@ pub(super) async fn find(conn: &mut Conn<'_>, after: &str) -> Result<Vec<Lane>, 
     Ok(found)
 }
 
+/// Those of the known endpoints with pending deliveries from their number on, in the same order. PostgreSQL alone has dead
+/// entries to be passed over.
+pub(super) async fn find_known(
+    conn: &mut Conn<'_>,
+    known: &BTreeMap<String, i64>,
+    after: &str,
+) -> Result<Vec<Lane>, StoreError> {
+    let behind = |endpoint: &str| endpoint <= after;
+    let (before, behind): (Vec<_>, Vec<_>) = known.iter().partition(|(endpoint, _)| behind(endpoint));
+    let turn: Vec<KnownLane<'_>> = behind
+        .into_iter()
+        .chain(before)
+        .map(|(endpoint, from_seq)| KnownLane { endpoint, from_seq: *from_seq })
+        .collect();
+    let sql = "SELECT f.tenant, k.endpoint, f.seq, e.state, e.timeout_ms, e.slots
+         FROM json_to_recordset($1::json) AS k (endpoint text, from_seq bigint)
+         CROSS JOIN LATERAL (
+             SELECT p.tenant, p.seq FROM twiceproof_deliveries p
+             WHERE p.state = 'pending' AND p.endpoint = k.endpoint AND p.seq >= k.from_seq ORDER BY p.seq LIMIT 1) f
+         LEFT JOIN twiceproof_endpoints e ON e.tenant = f.tenant AND e.id = k.endpoint LIMIT $2";
+    let mut lanes: Vec<Lane> = conn.fetch_all(sql, &[Arg::from(&json(&turn)?), MOST_LANES.into()]).await?;
+    lanes.sort_by(|a, b| (a.endpoint.as_str() <= after, &a.endpoint).cmp(&(b.endpoint.as_str() <= after, &b.endpoint)));
+    Ok(lanes)
+}
+
+#[derive(Serialize)]
+struct KnownLane<'a> {
+    endpoint: &'a str,
+    from_seq: i64,
+}
+
 async fn scan(conn: &mut Conn<'_>, after: &str, limit: i64) -> Result<Vec<Lane>, StoreError> {
     let sql = match conn.database() {
         // Differs because SQLite's recursive part cannot hold a LIMIT of its own but in a scalar subquery.
@@ -63,7 +99,7 @@ async fn scan(conn: &mut Conn<'_>, after: &str, limit: i64) -> Result<Vec<Lane>,
                  SELECT (SELECT d.endpoint FROM twiceproof_deliveries d
                          WHERE d.state = 'pending' AND d.endpoint > lane.endpoint ORDER BY d.endpoint LIMIT 1)
                  FROM lane WHERE lane.endpoint IS NOT NULL LIMIT $2)
-             SELECT d.tenant, d.endpoint, e.state, e.timeout_ms, e.slots
+             SELECT d.tenant, d.endpoint, d.seq, e.state, e.timeout_ms, e.slots
              FROM lane
              CROSS JOIN twiceproof_deliveries d ON d.seq = (
                  SELECT min(p.seq) FROM twiceproof_deliveries p WHERE p.state = 'pending' AND p.endpoint = lane.endpoint)
@@ -73,14 +109,14 @@ async fn scan(conn: &mut Conn<'_>, after: &str, limit: i64) -> Result<Vec<Lane>,
         // Differs because PostgreSQL finds the next endpoint and its tenant with one LATERAL seek.
         Database::Postgres => {
             "WITH RECURSIVE lane AS (
-                 (SELECT endpoint, tenant FROM twiceproof_deliveries WHERE state = 'pending' AND endpoint > $1
+                 (SELECT endpoint, tenant, seq FROM twiceproof_deliveries WHERE state = 'pending' AND endpoint > $1
                   ORDER BY endpoint, seq LIMIT 1)
                  UNION ALL
-                 SELECT next.endpoint, next.tenant FROM lane CROSS JOIN LATERAL (
-                     SELECT d.endpoint, d.tenant FROM twiceproof_deliveries d
+                 SELECT next.endpoint, next.tenant, next.seq FROM lane CROSS JOIN LATERAL (
+                     SELECT d.endpoint, d.tenant, d.seq FROM twiceproof_deliveries d
                      WHERE d.state = 'pending' AND d.endpoint > lane.endpoint ORDER BY d.endpoint, d.seq LIMIT 1) next)
-             SELECT l.tenant, l.endpoint, e.state, e.timeout_ms, e.slots
-             FROM (SELECT tenant, endpoint FROM lane LIMIT $2) l
+             SELECT l.tenant, l.endpoint, l.seq, e.state, e.timeout_ms, e.slots
+             FROM (SELECT tenant, endpoint, seq FROM lane LIMIT $2) l
              LEFT JOIN twiceproof_endpoints e ON e.tenant = l.tenant AND e.id = l.endpoint
              ORDER BY l.endpoint"
         }

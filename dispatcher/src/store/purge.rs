@@ -5,6 +5,8 @@
 //! where one is opened again meanwhile; a bounded number of rows is deleted at once, and what is left is found again.
 
 use serde::Serialize;
+use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::json;
@@ -18,7 +20,7 @@ pub enum Walked {
     Attempts,
 }
 
-/// A row that was found, and how much still needs it: open deliveries of an event, or the event of an attempt.
+/// A row that was found, and how much still needs it: its age, open deliveries of an event, or the event of an attempt.
 pub type Found = (String, i64);
 
 /// The next tenant that has rows.
@@ -36,12 +38,14 @@ pub async fn next_tenant(conn: &mut Conn<'_>, walked: Walked, after: &str) -> Re
 /// A stretch of a tenant's old rows, in the order of their ids.
 #[derive(Debug, Clone, Copy)]
 pub struct Stretch<'a> {
+    /// Of what.
+    pub walked: Walked,
     /// Whose.
     pub tenant: &'a str,
     /// Behind this id.
     pub after: &'a str,
-    /// Before this id.
-    pub before: &'a str,
+    /// No younger than this. The ids lead there; the rows' own time decides.
+    pub until: Timestamp,
     /// At most so many.
     pub limit: i64,
 }
@@ -50,20 +54,26 @@ pub struct Stretch<'a> {
 ///
 /// # Errors
 /// As [`StoreError`] says.
-pub async fn look(conn: &mut Conn<'_>, walked: Walked, stretch: Stretch<'_>) -> Result<Vec<Found>, StoreError> {
-    let sql = match walked {
-        Walked::Events => {
-            "SELECT e.id, (SELECT count(*) FROM twiceproof_deliveries d
-                 WHERE d.tenant = e.tenant AND d.event = e.id AND d.state NOT IN ('delivered', 'dead'))
-             FROM twiceproof_events e WHERE e.tenant = $1 AND e.id > $2 AND e.id < $3 ORDER BY e.id LIMIT $4"
-        }
-        Walked::Attempts => {
-            "SELECT a.id, (SELECT count(*) FROM twiceproof_events e WHERE e.tenant = a.tenant AND e.id = a.event)
-             FROM twiceproof_attempts a WHERE a.tenant = $1 AND a.id > $2 AND a.id < $3 ORDER BY a.id LIMIT $4"
-        }
+pub async fn look(conn: &mut Conn<'_>, stretch: Stretch<'_>) -> Result<Vec<Found>, StoreError> {
+    let (prefix, sql) = match stretch.walked {
+        Walked::Events => (
+            Prefix::Event,
+            "SELECT e.id, CASE WHEN e.created_at > $5 THEN CAST(1 AS BIGINT) ELSE
+                 (SELECT count(*) FROM twiceproof_deliveries d
+                  WHERE d.tenant = e.tenant AND d.event = e.id AND d.state NOT IN ('delivered', 'dead')) END
+             FROM twiceproof_events e WHERE e.tenant = $1 AND e.id > $2 AND e.id < $3 ORDER BY e.id LIMIT $4",
+        ),
+        Walked::Attempts => (
+            Prefix::Attempt,
+            "SELECT a.id, CASE WHEN a.started_at > $5 THEN CAST(1 AS BIGINT) ELSE
+                 (SELECT count(*) FROM twiceproof_events e WHERE e.tenant = a.tenant AND e.id = a.event) END
+             FROM twiceproof_attempts a WHERE a.tenant = $1 AND a.id > $2 AND a.id < $3 ORDER BY a.id LIMIT $4",
+        ),
     };
-    let Stretch { tenant, after, before, limit } = stretch;
-    conn.fetch_all(sql, &[tenant.into(), after.into(), before.into(), limit.into()]).await
+    let Stretch { walked: _, tenant, after, until, limit } = stretch;
+    let before = Id::lowest_at(prefix, until);
+    let args: [Arg<'_>; 5] = [tenant.into(), after.into(), (&before).into(), limit.into(), until.into()];
+    conn.fetch_all(sql, &args).await
 }
 
 /// How many rows were deleted.

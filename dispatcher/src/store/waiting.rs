@@ -31,50 +31,58 @@ pub async fn any(conn: &mut Conn<'_>, now: Timestamp) -> Result<bool, StoreError
     Ok(found == 1)
 }
 
-/// Backoff that is due becomes pending, at most `limit`; how many.
+/// Backoff that has become due after `since` becomes pending, at most `limit`; how many.
 ///
 /// # Errors
 /// As [`StoreError`] says.
-pub async fn promote_due(conn: &mut Conn<'_>, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
+pub async fn promote_due(conn: &mut Conn<'_>, since: Timestamp, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
     let sql = match conn.database() {
         Database::Sqlite => {
             "UPDATE twiceproof_deliveries SET state = 'pending' WHERE seq IN (
-                 SELECT seq FROM twiceproof_deliveries WHERE state = 'backoff' AND due_at <= $1 ORDER BY due_at LIMIT $2)"
+                 SELECT seq FROM twiceproof_deliveries WHERE state = 'backoff' AND due_at <= $1 AND due_at > $3
+                 ORDER BY due_at LIMIT $2)"
         }
         // Differs because other workers promote too: rows that one of them holds are skipped.
         Database::Postgres => {
             "WITH due AS MATERIALIZED (
                  SELECT tenant, event, endpoint FROM twiceproof_deliveries
-                 WHERE state = 'backoff' AND due_at <= $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+                 WHERE state = 'backoff' AND due_at <= $1 AND due_at > $3
+                 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)
              UPDATE twiceproof_deliveries d SET state = 'pending' FROM due
              WHERE d.tenant = due.tenant AND d.event = due.event AND d.endpoint = due.endpoint"
         }
     };
-    conn.execute(sql, &[now.into(), limit.into()]).await
+    conn.execute(sql, &[now.into(), limit.into(), since.into()]).await
 }
 
-/// Leases that are over become pending again, at most `limit`; how many. The token stays, so that the next claim
+/// Leases that ended after `since` become pending again, at most `limit`; how many. The token stays, so that the next claim
 /// raises it and the former holder's result is late.
 ///
 /// # Errors
 /// As [`StoreError`] says.
-pub async fn return_expired(conn: &mut Conn<'_>, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
+pub async fn return_expired(
+    conn: &mut Conn<'_>,
+    since: Timestamp,
+    now: Timestamp,
+    limit: i64,
+) -> Result<u64, StoreError> {
     let sql = match conn.database() {
         Database::Sqlite => {
             "UPDATE twiceproof_deliveries SET state = 'pending', lease_owner = NULL, lease_until = 0 WHERE seq IN (
-                 SELECT seq FROM twiceproof_deliveries WHERE state = 'leased' AND lease_until <= $1
+                 SELECT seq FROM twiceproof_deliveries WHERE state = 'leased' AND lease_until <= $1 AND lease_until > $3
                  ORDER BY lease_until LIMIT $2)"
         }
         // Differs because other workers do the same: rows that one of them holds are skipped.
         Database::Postgres => {
             "WITH over AS MATERIALIZED (
                  SELECT tenant, event, endpoint FROM twiceproof_deliveries
-                 WHERE state = 'leased' AND lease_until <= $1 ORDER BY lease_until LIMIT $2 FOR UPDATE SKIP LOCKED)
+                 WHERE state = 'leased' AND lease_until <= $1 AND lease_until > $3
+                 ORDER BY lease_until LIMIT $2 FOR UPDATE SKIP LOCKED)
              UPDATE twiceproof_deliveries d SET state = 'pending', lease_owner = NULL, lease_until = 0 FROM over
              WHERE d.tenant = over.tenant AND d.event = over.event AND d.endpoint = over.endpoint"
         }
     };
-    conn.execute(sql, &[now.into(), limit.into()]).await
+    conn.execute(sql, &[now.into(), limit.into(), since.into()]).await
 }
 
 /// Pending deliveries of a disabled endpoint are parked, at most `limit`; how many.
