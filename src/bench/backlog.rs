@@ -62,7 +62,7 @@ async fn drain(bed: &Bed, count: usize, arrivals: &Arrivals) -> Result<Vec<super
     let dispatcher = Dispatcher::start(&bed.store, bed.dispatcher()).await?;
     let running = tokio::spawn(dispatcher.run(stop.clone().cancelled_owned()));
     let mut parts = Vec::with_capacity(PARTS);
-    for part in 0..PARTS {
+    for (part, name) in NAMES.into_iter().enumerate() {
         let (from, to) = (count * part / PARTS, count * (part + 1) / PARTS);
         let (mut sum, turn) = (Sum::default(), Turn::begin(&bed.processes));
         while arrivals.count() < to as u64 {
@@ -70,7 +70,7 @@ async fn drain(bed: &Bed, count: usize, arrivals: &Arrivals) -> Result<Vec<super
             sum.note_memory();
         }
         turn.end(&bed.processes, to - from, &Latencies::default(), &mut sum);
-        parts.push(sum.figures(NAMES[part]));
+        parts.push(sum.figures(name));
     }
     while tables::is_busy(&bed.store).await? {
         super::bed::moment().await;

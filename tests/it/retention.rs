@@ -178,8 +178,7 @@ async fn orphans(bed: Bed) {
 
 async fn too_short(bed: Bed) {
     let store = bed.db.store(None).await.unwrap();
-    let mut options = DispatcherOptions::default();
-    options.retention = Retention::of_events(3 * DAY);
+    let mut options = DispatcherOptions { retention: Retention::of_events(3 * DAY), ..DispatcherOptions::default() };
     let refused = Dispatcher::start(&store, options.clone()).await;
     assert!(matches!(refused, Err(StartError::Retention(_))), "{refused:?}");
     options.retention.allow_short = true;
