@@ -18,8 +18,9 @@ use crate::store::claim::{Claimed, Known};
 const DEAR: Duration = Duration::from_millis(20);
 /// So many times as long as a full look took is the pause until the next.
 const PAUSE: u32 = 20;
-/// How far before the last look one begins to look for what has become due: a commit may come later than its time.
-const SLACK: Duration = Duration::from_secs(5);
+/// How far before the last look one begins to look for what has become due, so that clocks may differ a little. Both lie
+/// seconds ahead when they are written, so no commit comes too late; each second more is one of ended leases to walk over.
+const SLACK: Duration = Duration::from_millis(100);
 /// Endpoints that are remembered at most; above it the memory begins anew, with a full look.
 const MOST_LANES: usize = 10_000;
 
