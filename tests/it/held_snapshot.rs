@@ -1,7 +1,7 @@
 //! A reader that keeps an old snapshot: what was delivered stays in the indexes of what waits, and must not be walked over
 //! again and again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
