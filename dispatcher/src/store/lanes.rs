@@ -48,7 +48,14 @@ impl Lane {
 
 /// Endpoints with pending deliveries: those behind `after`, then those up to it.
 pub(super) async fn find(conn: &mut Conn<'_>, after: &str) -> Result<Vec<Lane>, StoreError> {
-    let mut found = scan(conn, after, MOST_LANES).await?;
+    // Mostly there are fewer than one look finds, and then one is enough.
+    let mut found = scan(conn, "", MOST_LANES).await?;
+    if found.len() < MOST_LANES as usize {
+        let behind = found.partition_point(|lane| lane.endpoint.as_str() <= after);
+        found.rotate_left(behind);
+        return Ok(found);
+    }
+    found = scan(conn, after, MOST_LANES).await?;
     let left = MOST_LANES - found.len() as i64;
     if !after.is_empty() && left > 0 {
         let from_the_start = scan(conn, "", left).await?;
