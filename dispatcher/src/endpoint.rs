@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::key::Key;
-use twiceproof_shared::secret::Secret;
+use twiceproof_shared::signature::SigningKey;
 use url::Url;
 
 use crate::destination::Destination;
@@ -26,8 +26,8 @@ pub struct NewEndpoint {
     pub description: String,
     /// The event types that it gets; empty for all.
     pub event_types: Vec<String>,
-    /// Its first secret; one is generated if there is none.
-    pub secret: Option<Secret>,
+    /// What signs first, a shared secret or a private key; a secret is generated if there is none.
+    pub secret: Option<SigningKey>,
     /// The deadline of one attempt; the policy's if there is none.
     pub timeout: Option<Duration>,
     /// How many requests a worker may have under way to it; the policy's if there is none.

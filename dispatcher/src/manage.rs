@@ -12,7 +12,7 @@ use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::key::{InvalidKey, Key};
 use twiceproof_shared::secret::Secret;
-use twiceproof_shared::signature::MAX_SIGNATURES;
+use twiceproof_shared::signature::{MAX_SIGNATURES, PublicKey, SigningKey};
 use twiceproof_shared::store::{Conn, Store, StoreError, Wake};
 
 use crate::endpoint::{Endpoint, NewEndpoint};
@@ -39,8 +39,8 @@ pub struct Created {
     pub endpoint: Endpoint,
     /// The id of its first secret.
     pub key_id: Key,
-    /// Its first secret, given or generated: the receiver needs it.
-    pub secret: Secret,
+    /// Its first secret, given or generated: the receiver needs it; of a private key, only [`SigningKey::public`].
+    pub secret: SigningKey,
 }
 
 /// Why nothing was changed.
@@ -147,7 +147,7 @@ impl Manager {
         Key::new(format!("key_{:016x}", self.store.random().below(u64::MAX)))
     }
 
-    /// Adds a secret; from now on it signs too. To rotate, add the new one, and expire the old one when the receiver has
+    /// Adds a secret or a private key; from now on it signs too. To rotate, add the new one, and expire the old one when the receiver has
     /// changed over. Adding the same secret under the same id again changes nothing.
     ///
     /// # Errors
@@ -156,19 +156,40 @@ impl Manager {
         &self,
         conn: &mut Conn<'_>,
         key: SecretKey<'_>,
-        secret: &Secret,
+        secret: &SigningKey,
     ) -> Result<(), ManageError> {
         let now = self.store.now();
         // Held until the end of the transaction: two callers at once must not pass the limit together.
         found(endpoints::touch(conn, key.tenant, key.endpoint, now).await?)?;
-        if let Some((bytes,)) = secrets::find(conn, key).await? {
-            return if bytes == secret.expose() { Ok(()) } else { Err(ManageError::SecretIdTaken) };
+        if let Some((kind, bytes)) = secrets::find(conn, key).await? {
+            return if kind == secret.kind() && bytes == *secret.expose() {
+                Ok(())
+            } else {
+                Err(ManageError::SecretIdTaken)
+            };
         }
         if secrets::live(conn, key.tenant, key.endpoint, now).await? >= MAX_SIGNATURES {
             return Err(ManageError::TooManySecrets);
         }
         // False only where another transaction just used the same id.
         if secrets::insert(conn, key, secret, now).await? { Ok(()) } else { Err(ManageError::SecretIdTaken) }
+    }
+
+    /// The public halves of an endpoint's live private keys with their ids, newest first: what its owner verifies with.
+    ///
+    /// # Errors
+    /// As [`ManageError::Store`] says.
+    pub async fn public_keys(
+        &self,
+        conn: &mut Conn<'_>,
+        tenant: &Key,
+        id: &str,
+    ) -> Result<Vec<(String, PublicKey)>, ManageError> {
+        let rows = secrets::all_live(conn, tenant.as_str(), id, self.store.now()).await?;
+        let public = |(key_id, kind, bytes): (String, String, Vec<u8>)| {
+            Some((key_id, SigningKey::from_stored(&kind, bytes).ok()?.public()?))
+        };
+        Ok(rows.into_iter().filter_map(public).collect())
     }
 
     /// Ends a secret's life at a time, now or later. An endpoint without a live secret is sent nothing.
@@ -211,7 +232,7 @@ impl Manager {
     /// Checks the endpoint and gives it its id and its first secret.
     fn ready(&self, new: NewEndpoint) -> Result<Ready, ManageError> {
         let row = self.row(&new)?;
-        let secret = new.secret.unwrap_or_else(|| Secret::generate(self.store.random()));
+        let secret = new.secret.unwrap_or_else(|| Secret::generate(self.store.random()).into());
         let key_id = self.mint_key_id().map_err(|_| ManageError::SecretIdTaken)?;
         Ok(Ready { row, event_types: new.event_types, key_id, secret })
     }
@@ -258,7 +279,7 @@ struct Ready {
     row: EndpointRow,
     event_types: Vec<String>,
     key_id: Key,
-    secret: Secret,
+    secret: SigningKey,
 }
 
 impl Ready {

@@ -10,8 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use twiceproof_shared::clock::Timestamp;
-use twiceproof_shared::secret::Secret;
-use twiceproof_shared::signature;
+use twiceproof_shared::signature::{self, SigningKey};
 use url::Url;
 
 use crate::destination::Destination;
@@ -30,8 +29,8 @@ pub struct Letter<'a> {
     pub content_type: &'a str,
     /// The bytes that were published.
     pub payload: &'a Bytes,
-    /// The endpoint's live secrets; each one signs.
-    pub secrets: &'a [Secret],
+    /// The endpoint's live secrets and private keys; each one signs.
+    pub secrets: &'a [SigningKey],
     /// The deadline of the attempt.
     pub timeout: Duration,
 }
@@ -70,7 +69,7 @@ pub fn sign(letter: &Letter<'_>, now: Timestamp) -> Result<SignedRequest, NotSig
         1..=signature::MAX_SIGNATURES => {}
         _ => return Err(NotSigned::TooManySecrets),
     }
-    let signatures = signature::sign(letter.secrets, letter.event_id, now, letter.payload);
+    let signatures = signature::sign_with(letter.secrets, letter.event_id, now, letter.payload);
     let content_type = HeaderValue::from_str(letter.content_type).map_err(|_| NotSigned::ContentType)?;
     let mut headers = HeaderMap::with_capacity(7);
     headers.insert(CONTENT_TYPE, content_type);
@@ -108,18 +107,19 @@ impl fmt::Debug for SignedRequest {
 
 #[cfg(test)]
 mod tests {
-    use twiceproof_shared::signature::{SignedHeaders, TOLERANCE, verify};
+    use twiceproof_shared::secret::Secret;
+    use twiceproof_shared::signature::{SignedHeaders, TOLERANCE, verify_with};
 
     use super::*;
 
     const ID: &str = "msg_2mXBNqy0Bx0YlJPkEVTHaMWlKYz";
     const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
-    fn secret(fill: u8) -> Secret {
-        Secret::from_bytes(vec![fill; 32]).unwrap()
+    fn secret(fill: u8) -> SigningKey {
+        Secret::from_bytes(vec![fill; 32]).unwrap().into()
     }
 
-    fn signed(payload: &[u8], secrets: &[Secret], now: Timestamp) -> Result<SignedRequest, NotSigned> {
+    fn signed(payload: &[u8], secrets: &[SigningKey], now: Timestamp) -> Result<SignedRequest, NotSigned> {
         let letter = Letter {
             url: &Url::parse("https://example.com/geheim?k=geheim").unwrap(),
             event_id: ID,
@@ -135,13 +135,13 @@ mod tests {
         request.headers.get(name).unwrap().to_str().unwrap()
     }
 
-    fn verifies(request: &SignedRequest, secret: Secret, now: Timestamp) -> bool {
+    fn verifies(request: &SignedRequest, key: SigningKey, now: Timestamp) -> bool {
         let headers = SignedHeaders {
             id: header(request, "webhook-id"),
             timestamp: header(request, "webhook-timestamp"),
             signature: header(request, "webhook-signature"),
         };
-        verify(&headers, &request.body, &[secret], now, TOLERANCE).is_ok()
+        verify_with(&headers, &request.body, &[key.verifying()], now, TOLERANCE).is_ok()
     }
 
     #[test]

@@ -18,12 +18,14 @@ pub struct Migration {
 pub const SQLITE: &[Migration] = &[
     Migration { version: 1, name: "first", sql: include_str!("../sqlite/0001_first.sql") },
     Migration { version: 2, name: "growth", sql: include_str!("../sqlite/0002_growth.sql") },
+    Migration { version: 3, name: "secret_kinds", sql: include_str!("../sqlite/0003_secret_kinds.sql") },
 ];
 
 /// The steps for PostgreSQL, in order.
 pub const POSTGRES: &[Migration] = &[
     Migration { version: 1, name: "first", sql: include_str!("../postgres/0001_first.sql") },
     Migration { version: 2, name: "growth", sql: include_str!("../postgres/0002_growth.sql") },
+    Migration { version: 3, name: "secret_kinds", sql: include_str!("../postgres/0003_secret_kinds.sql") },
 ];
 
 #[cfg(test)]
@@ -34,6 +36,7 @@ mod tests {
     fn both_databases_have_the_same_numbers_and_names() {
         let key = |list: &[super::Migration]| list.iter().map(|step| (step.version, step.name)).collect::<Vec<_>>();
         assert_eq!(key(SQLITE), key(POSTGRES));
-        assert!(SQLITE.iter().zip(1..).all(|(step, number)| step.version == number));
+        assert!(SQLITE.is_sorted_by(|one, next| one.version < next.version));
+        assert_eq!(SQLITE.first().map(|step| step.version), Some(1));
     }
 }

@@ -138,6 +138,9 @@ pub enum InvalidSecret {
     /// `whsk_…` where requests are verified: whoever holds it can sign.
     #[error("the key is a private one: a receiver needs only the public key, `whpk_…`")]
     PrivateKey,
+    /// `whpk_…` where requests are signed: nothing can be signed with it.
+    #[error("the key is a public one: to sign, the private key is needed, `whsk_…`")]
+    PublicKey,
     /// No ed25519 key, or one of small order, for which anybody can sign.
     #[error("the key is not `whpk_` or `whsk_` and the base64 of an ed25519 key")]
     NotAKey,

@@ -108,7 +108,7 @@ impl Bed {
         for number in 0..self.scenario.endpoints() {
             let mut endpoint = NewEndpoint::new(self.tenant.clone(), format!("{}/{number}", self.sink.url()));
             endpoint.event_types = vec![EVENT_TYPE.to_owned()];
-            endpoint.secret = Some(self.secret.clone());
+            endpoint.secret = Some(self.secret.clone().into());
             manager.create_now(endpoint).await?;
         }
         Ok(())

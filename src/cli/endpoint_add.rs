@@ -10,7 +10,8 @@ use serde_json::json;
 use twiceproof::dispatcher::guard::Refused;
 use twiceproof::dispatcher::manage::Created;
 use twiceproof::dispatcher::{ManageError, Manager, NewEndpoint};
-use twiceproof::secret::Secret;
+use twiceproof::random::Random;
+use twiceproof::signature::{PrivateKey, SigningKey};
 use twiceproof::store::{Store, StoreError};
 
 use super::global::{self, Global};
@@ -19,7 +20,8 @@ use super::output;
 /// Register a URL for event types
 ///
 /// The endpoint gets the events that are published from now on. What it is sent is signed with its secret: a new one
-/// (--generate), or one you have (--secret-file).
+/// (--generate), or one you have (--secret-file). With a private key (whsk_…, or --key-pair) the receiver needs
+/// only the public key that is shown.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("secret").args(["generate", "secret_file"]).required(true).multiple(true)))]
 pub(super) struct Args {
@@ -34,7 +36,11 @@ pub(super) struct Args {
     #[arg(long)]
     generate: bool,
 
-    /// The file with the secret to sign with (whsec_…)
+    /// With --generate: make a private key (whsk_…, signs as v1a) instead of a shared secret
+    #[arg(long, requires = "generate")]
+    key_pair: bool,
+
+    /// The file with the secret (whsec_…) or the private key (whsk_…) to sign with
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
@@ -57,18 +63,23 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     {
         new.secret = Some(read_secret(path)?);
     }
+    if args.key_pair {
+        new.secret = Some(PrivateKey::generate(&Random::from_system()).into());
+    }
     let store = global::open_ready(&config).await?;
     let manager = Manager::new(&store, config.addresses(), &config.policy());
     let (created, secret_file) = create(&store, &manager, new, args.generate, args.secret_file).await?;
     store.close().await;
 
     let endpoint = &created.endpoint;
+    let public_key = created.secret.public().map(|key| key.to_text());
     if args.json {
         output::json(&json!({
             "id": endpoint.id,
             "tenant": endpoint.tenant,
             "event_types": endpoint.event_types,
             "secret_file": secret_file,
+            "public_key": public_key,
         }))?;
     } else {
         let events = match endpoint.event_types.as_slice() {
@@ -78,6 +89,9 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
         output::line(format_args!("{}", endpoint.id))?;
         output::line(format_args!("  gets    {events}"))?;
         output::line(format_args!("  secret  in {}", secret_file.display()))?;
+        if let Some(key) = public_key {
+            output::line(format_args!("  public  {key}"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -108,15 +122,15 @@ async fn create(
     }
 }
 
-fn read_secret(path: &Path) -> anyhow::Result<Secret> {
+fn read_secret(path: &Path) -> anyhow::Result<SigningKey> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read the secret in {}", path.display()))?;
-    Secret::parse(text.trim_end_matches(['\r', '\n']))
+    SigningKey::parse(text.trim_end_matches(['\r', '\n']))
         .with_context(|| format!("cannot use the secret in {}", path.display()))
 }
 
 /// Writes a new file that only its owner can read.
-fn write_secret(path: &Path, secret: &Secret) -> anyhow::Result<()> {
+fn write_secret(path: &Path, secret: &SigningKey) -> anyhow::Result<()> {
     let written = global::create_private(path).and_then(|mut file| {
         file.write_all(secret.to_text().as_bytes())?;
         file.write_all(b"\n")?;

@@ -149,7 +149,7 @@ pub async fn run(options: DemoOptions, progress: impl Fn(Progress)) -> Result<Re
     let manager = Manager::new(&store, AddressPolicy::AllowPrivate, &policy);
     let mut endpoint = NewEndpoint::new(tenant.clone(), format!("http://{}{}", front.address(), invoices::PATH));
     endpoint.event_types = vec![shop::EVENT_TYPE.to_owned()];
-    endpoint.secret = Some(secret);
+    endpoint.secret = Some(secret.into());
     manager.create_now(endpoint).await.map_err(|error| DemoError::Setup(error.into()))?;
     let dispatcher = Dispatcher::start(&store, dispatching).await?;
     let delivering = tokio::spawn({

@@ -88,7 +88,7 @@ async fn timed(bed: &Bed) -> (ManualClock, Store) {
 
 async fn endpoint(store: &Store, url: String, change: impl FnOnce(&mut NewEndpoint)) -> String {
     let mut endpoint = NewEndpoint::new(tenant(), url);
-    endpoint.secret = Some(secret());
+    endpoint.secret = Some(secret().into());
     change(&mut endpoint);
     let manager = Manager::new(store, AddressPolicy::AllowPrivate, &Policy::default());
     manager.create_now(endpoint).await.unwrap().endpoint.id
@@ -255,7 +255,7 @@ async fn two_secrets(bed: Bed) {
     let key_id = manager.mint_key_id().unwrap();
     let mut tx = store.begin().await.unwrap();
     let key = SecretKey { tenant: "default", endpoint: &id, key_id: &key_id };
-    manager.add_secret(&mut tx.conn(), key, &second).await.unwrap();
+    manager.add_secret(&mut tx.conn(), key, &second.clone().into()).await.unwrap();
     tx.commit().await.unwrap();
     publish(&store, event("{}")).await;
     Dispatcher::start(&store, options()).await.unwrap().step().await.unwrap();

@@ -49,7 +49,7 @@ async fn a_few_times(bed: Bed, victim: Victim) {
     let listen = format!("127.0.0.1:{port}");
     let policy = Policy::default();
     let mut endpoint = NewEndpoint::new(tenant.clone(), format!("http://{listen}/shop"));
-    endpoint.secret = Some(secret());
+    endpoint.secret = Some(secret().into());
     endpoint.timeout = Some(Duration::from_secs(4));
     Manager::new(&store, AddressPolicy::AllowPrivate, &policy).create_now(endpoint).await.unwrap();
     let publisher = Publisher::new(&store, &policy);
@@ -102,7 +102,7 @@ async fn stopped(bed: Bed) {
     let receiver = ReceiverProcess::start(bed.db.url(), "127.0.0.1:0", how);
     let policy = Policy::default();
     let mut endpoint = NewEndpoint::new(tenant.clone(), format!("http://{}/shop", receiver.address));
-    endpoint.secret = Some(secret());
+    endpoint.secret = Some(secret().into());
     endpoint.timeout = Some(Duration::from_secs(4));
     Manager::new(&store, AddressPolicy::AllowPrivate, &policy).create_now(endpoint).await.unwrap();
     let publisher = Publisher::new(&store, &policy);

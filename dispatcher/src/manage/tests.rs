@@ -100,7 +100,7 @@ async fn an_endpoint_has_a_bounded_number_of_live_secrets() {
     let created = manager.create_now(NewEndpoint::new(tenant(), URL)).await.unwrap();
     let tenant = tenant();
     let key = |key_id| SecretKey { tenant: tenant.as_str(), endpoint: &created.endpoint.id, key_id };
-    let secret = Secret::from_bytes(vec![1; 24]).unwrap();
+    let secret = Secret::from_bytes(vec![1; 24]).unwrap().into();
     let mut tx = bed.store.begin().await.unwrap();
     let mut conn = tx.conn();
     let key_ids: Vec<_> = (1..MAX_SIGNATURES).map(|number| Key::new(format!("k{number}")).unwrap()).collect();
@@ -108,7 +108,7 @@ async fn an_endpoint_has_a_bounded_number_of_live_secrets() {
         manager.add_secret(&mut conn, key(key_id), &secret).await.unwrap();
         // The same again changes nothing; another under the same id is refused.
         manager.add_secret(&mut conn, key(key_id), &secret).await.unwrap();
-        let other = Secret::from_bytes(vec![2; 24]).unwrap();
+        let other = Secret::from_bytes(vec![2; 24]).unwrap().into();
         let refused = manager.add_secret(&mut conn, key(key_id), &other).await;
         assert!(matches!(refused, Err(ManageError::SecretIdTaken)));
     }
@@ -128,7 +128,7 @@ async fn what_is_not_there_is_not_found() {
     let mut tx = bed.store.begin().await.unwrap();
     let mut conn = tx.conn();
     let key = SecretKey { tenant: stranger.as_str(), endpoint: &mine, key_id: &key_id };
-    let secret = Secret::from_bytes(vec![1; 24]).unwrap();
+    let secret = Secret::from_bytes(vec![1; 24]).unwrap().into();
     let now = bed.store.now();
     // Another tenant's endpoint is not there either.
     assert!(matches!(manager.get(&mut conn, &stranger, &mine).await, Err(ManageError::NotFound)));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 use twiceproof_shared::clock::Timestamp;
-use twiceproof_shared::secret::Secret;
+use twiceproof_shared::signature::SigningKey;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 use url::Url;
 
@@ -44,8 +44,8 @@ pub struct Target {
     pub slots: usize,
     /// The deadline of one attempt.
     pub timeout: Duration,
-    /// The live secrets, newest first.
-    pub secrets: Vec<Secret>,
+    /// The live secrets and private keys, newest first.
+    pub secrets: Vec<SigningKey>,
 }
 
 impl Cargo {
@@ -112,7 +112,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<Hash
     let sql = match conn.database() {
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
-            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.secret FROM jsonb_each($1) k
+            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.kind, s.secret FROM jsonb_each($1) k
              CROSS JOIN twiceproof_endpoints e ON e.tenant = k.value ->> 'tenant' AND e.id = k.value ->> 'id'
              LEFT JOIN twiceproof_endpoint_secrets s
                  ON s.tenant = e.tenant AND s.endpoint = e.id AND (s.expires_at IS NULL OR s.expires_at > $2)
@@ -120,7 +120,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<Hash
         }
         // Differs because each database has its own way to read rows out of JSON.
         Database::Postgres => {
-            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.secret
+            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.kind, s.secret
              FROM json_to_recordset($1::json) AS k (tenant text, id text)
              JOIN twiceproof_endpoints e ON e.tenant = k.tenant AND e.id = k.id
              LEFT JOIN twiceproof_endpoint_secrets s
@@ -128,10 +128,10 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<Hash
              ORDER BY s.created_at DESC, s.key_id"
         }
     };
-    type Row = (String, String, String, i64, i64, Option<Vec<u8>>);
+    type Row = (String, String, String, i64, i64, Option<String>, Option<Vec<u8>>);
     let rows: Vec<Row> = conn.fetch_all(sql, &[Arg::from(keys), now.into()]).await?;
     let mut targets: HashMap<Key, Target> = HashMap::new();
-    for (tenant, id, url, slots, timeout_ms, secret) in rows {
+    for (tenant, id, url, slots, timeout_ms, kind, secret) in rows {
         let target = targets.entry((tenant, id)).or_insert_with(|| Target {
             url: Url::parse(&url).ok(),
             slots: usize::try_from(slots).unwrap_or(0),
@@ -139,7 +139,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<Hash
             secrets: Vec::new(),
         });
         // Secrets were checked when they were stored; one that cannot be read does not sign.
-        target.secrets.extend(secret.and_then(|bytes| Secret::from_bytes(bytes).ok()));
+        target.secrets.extend(kind.zip(secret).and_then(|(kind, bytes)| SigningKey::from_stored(&kind, bytes).ok()));
     }
     Ok(targets.into_iter().map(|(key, target)| (key, Arc::new(target))).collect())
 }

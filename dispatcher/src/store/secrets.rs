@@ -2,7 +2,7 @@
 
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::key::Key;
-use twiceproof_shared::secret::Secret;
+use twiceproof_shared::signature::SigningKey;
 use twiceproof_shared::store::{Conn, StoreError};
 
 /// Which secret of which endpoint.
@@ -23,26 +23,33 @@ pub struct SecretKey<'a> {
 pub async fn insert(
     conn: &mut Conn<'_>,
     key: SecretKey<'_>,
-    secret: &Secret,
+    secret: &SigningKey,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let inserted = conn
         .execute(
-            "INSERT INTO twiceproof_endpoint_secrets (tenant, endpoint, key_id, secret, created_at)
-             VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
-            &[key.tenant.into(), key.endpoint.into(), key.key_id.into(), secret.expose().into(), now.into()],
+            "INSERT INTO twiceproof_endpoint_secrets (tenant, endpoint, key_id, kind, secret, created_at)
+             VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+            &[
+                key.tenant.into(),
+                key.endpoint.into(),
+                key.key_id.into(),
+                secret.kind().into(),
+                secret.expose().as_slice().into(),
+                now.into(),
+            ],
         )
         .await?;
     Ok(inserted == 1)
 }
 
-/// The bytes of a secret, live or not.
+/// Kind and bytes of a secret, live or not.
 ///
 /// # Errors
 /// As [`StoreError`] says.
-pub async fn find(conn: &mut Conn<'_>, key: SecretKey<'_>) -> Result<Option<(Vec<u8>,)>, StoreError> {
+pub async fn find(conn: &mut Conn<'_>, key: SecretKey<'_>) -> Result<Option<(String, Vec<u8>)>, StoreError> {
     conn.fetch_optional(
-        "SELECT secret FROM twiceproof_endpoint_secrets WHERE tenant = $1 AND endpoint = $2 AND key_id = $3",
+        "SELECT kind, secret FROM twiceproof_endpoint_secrets WHERE tenant = $1 AND endpoint = $2 AND key_id = $3",
         &[key.tenant.into(), key.endpoint.into(), key.key_id.into()],
     )
     .await
@@ -61,6 +68,25 @@ pub async fn expire(conn: &mut Conn<'_>, key: SecretKey<'_>, at: Timestamp) -> R
         )
         .await?;
     Ok(updated == 1)
+}
+
+/// Id, kind and bytes of the live secrets of an endpoint, newest first.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn all_live(
+    conn: &mut Conn<'_>,
+    tenant: &str,
+    endpoint: &str,
+    now: Timestamp,
+) -> Result<Vec<(String, String, Vec<u8>)>, StoreError> {
+    conn.fetch_all(
+        "SELECT key_id, kind, secret FROM twiceproof_endpoint_secrets
+         WHERE tenant = $1 AND endpoint = $2 AND (expires_at IS NULL OR expires_at > $3)
+         ORDER BY created_at DESC, key_id",
+        &[tenant.into(), endpoint.into(), now.into()],
+    )
+    .await
 }
 
 /// How many secrets of an endpoint are live.

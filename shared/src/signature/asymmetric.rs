@@ -109,6 +109,16 @@ impl PrivateKey {
         }
     }
 
+    /// Takes the 32 bytes of RFC 8032, as the database keeps them.
+    pub(super) fn from_seed(bytes: &[u8]) -> Result<Self, InvalidSecret> {
+        let seed = Zeroizing::new(<[u8; 32]>::try_from(bytes).map_err(|_| InvalidSecret::NotAKey)?);
+        Ok(Self(ed25519_dalek::SigningKey::from_bytes(&seed)))
+    }
+
+    pub(super) fn seed(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(self.0.as_bytes().to_vec())
+    }
+
     /// A new key. `random` must come from the system, not from a seed.
     pub fn generate(random: &Random) -> Self {
         let mut seed = Zeroizing::new([0; 32]);

@@ -7,6 +7,7 @@
 
 mod asymmetric;
 mod grammar;
+mod signing;
 #[cfg(test)]
 mod vectors;
 
@@ -22,6 +23,7 @@ use crate::clock::Timestamp;
 use crate::secret::Secret;
 
 pub use asymmetric::{PrivateKey, PublicKey, VerifyingKey};
+pub use signing::{SigningKey, sign_with};
 
 /// Header that names the event; the same on every attempt.
 pub const ID: &str = "webhook-id";
@@ -36,8 +38,8 @@ pub const MAX_SIGNATURES: usize = 8;
 /// The most bytes that the list of signatures may have.
 pub const MAX_SIGNATURE_BYTES: usize = 4096;
 
-/// The signature header's value: one `v1` entry for each secret, in their order; [`PrivateKey::sign`] makes a `v1a` entry. Signing with the old and the new
-/// secret is how a secret is rotated.
+/// The signature header's value: one `v1` entry for each secret, in their order; [`sign_with`] takes keys of both kinds.
+/// Signing with the old and the new secret is how a secret is rotated.
 ///
 /// `id` must be of the form that [`verify`] accepts (our own ids are): with a `.` in it, two different requests could
 /// have the same signed bytes.

@@ -123,7 +123,7 @@ async fn send_g2_an_expired_secret_no_longer_signs() {
     let (manager, tenant) = (bed.manager(), tenant());
     let (old, new) = (created.key_id, manager.mint_key_id().unwrap());
     let key = |key_id| SecretKey { tenant: tenant.as_str(), endpoint: &created.endpoint.id, key_id };
-    let secret = Secret::from_bytes(vec![5; 24]).unwrap();
+    let secret = Secret::from_bytes(vec![5; 24]).unwrap().into();
     let mut tx = bed.store.begin().await.unwrap();
     manager.add_secret(&mut tx.conn(), key(&new), &secret).await.unwrap();
     let end = bed.store.now().plus(Duration::from_secs(3_600));

@@ -14,7 +14,7 @@ use crate::{NewEndpoint, NewEvent, Policy, Schedule};
 async fn an_event_arrives_once_with_its_id_its_bytes_and_a_signature() {
     let (bed, receiver) = (Bed::new().await, Receiver::start().await);
     let secret = Secret::from_bytes(vec![9; 32]).unwrap();
-    let new = NewEndpoint { secret: Some(secret.clone()), ..NewEndpoint::new(tenant(), &receiver.url) };
+    let new = NewEndpoint { secret: Some(secret.clone().into()), ..NewEndpoint::new(tenant(), &receiver.url) };
     bed.manager().create_now(new).await.unwrap();
     let payload = "{\"b\":1,\"a\":2,\"n\":1.0,\"big\":12345678901234567890, \"x\":1e400}";
     let id = bed.publish(payload).await;

@@ -36,7 +36,7 @@ fn request_with(url: &str, timeout: Duration, payload: &[u8]) -> SignedRequest {
         event_id: "msg_2mXBNqy0Bx0YlJPkEVTHaMWlKYz",
         content_type: "application/json",
         payload: &Bytes::copy_from_slice(payload),
-        secrets: &[Secret::from_bytes(vec![7; 32]).unwrap()],
+        secrets: &[Secret::from_bytes(vec![7; 32]).unwrap().into()],
         timeout,
     };
     sign(&letter, Timestamp::from_secs(1_700_000_000)).unwrap()
