@@ -127,6 +127,10 @@ impl AddressPolicy {
 
     fn check_name(self, name: &str) -> Result<(), Refused> {
         let name = name.strip_suffix('.').unwrap_or(name);
+        // No name of the DNS; resolvers differ in what they make of it.
+        if name.split('.').any(str::is_empty) {
+            return Err(Refused::NotAUrl);
+        }
         let inside = name == "localhost" || name.ends_with(".localhost");
         let refused = METADATA_NAMES.contains(&name) || (self == Self::PublicOnly && inside);
         if refused { Err(Refused::Host(name.to_owned())) } else { Ok(()) }

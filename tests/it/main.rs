@@ -11,6 +11,8 @@ mod commit_cut;
 mod copies;
 mod crash;
 mod dispatch;
+mod egress;
+mod egress_table;
 mod faults;
 mod fixture;
 mod group_commit;
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     schemes::register(&mut suite);
     commit_cut::register(&mut suite);
     dispatch::register(&mut suite);
+    egress::register(&mut suite);
     kill::register(&mut suite);
     crash::register(&mut suite);
     faults::register(&mut suite);

@@ -12,7 +12,9 @@ pub(super) fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => !SPECIAL_V4.iter().any(|range| range.contains(address)),
         IpAddr::V6(address) => {
-            GLOBAL_UNICAST.contains(address) && !SPECIAL_V6.iter().any(|range| range.contains(address))
+            GLOBAL_UNICAST.contains(address)
+                && !is_isatap(address)
+                && !SPECIAL_V6.iter().any(|range| range.contains(address))
         }
     }
 }
@@ -27,15 +29,23 @@ pub(super) fn is_metadata(address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address that a translated or tunnelled IPv6 address leads to: NAT64, 6to4, IPv4-compatible.
+/// The IPv4 address that a translated or tunnelled IPv6 address leads to: NAT64, 6to4, ISATAP,
+/// IPv4-compatible.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let [a, b, c, d, .., g, h] = address.segments();
     let join = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
     match [a, b, c, d] {
         [0x2002, high, low, _] => Some(join(high, low)),
+        _ if is_isatap(address) => Some(join(g, h)),
         [0x0064, 0xff9b, _, _] | [0, 0, 0, 0] => Some(join(g, h)),
         _ => None,
     }
+}
+
+/// Whether the lower half tunnels to an IPv4 address inside a site (RFC 5214), whatever network stands before it.
+fn is_isatap(address: Ipv6Addr) -> bool {
+    let [.., e, f, _, _] = address.segments();
+    matches!(e, 0x0000 | 0x0200) && f == 0x5efe
 }
 
 struct RangeV4(Ipv4Addr, u32);

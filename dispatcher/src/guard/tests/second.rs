@@ -63,6 +63,9 @@ fn by_groups(address: Ipv6Addr) -> bool {
         let [.., a, b, c, d] = address.octets();
         return by_octets(Ipv4Addr::new(a, b, c, d));
     }
+    if [[0, 0, 0x5e, 0xfe], [2, 0, 0x5e, 0xfe]].contains(&[8, 9, 10, 11].map(|at: usize| address.octets()[at])) {
+        return false;
+    }
     let (first, other) = (groups[0], groups[1]);
     match first {
         0x2001 => other >= 0x200 && other != 0xdb8,
