@@ -31,9 +31,11 @@ pub struct Bed {
     pub secret: Secret,
     pub client: Client,
     pub processes: Processes,
-    tenant: Key,
-    /// Goes with the database on drop.
-    _folder: Option<TempDir>,
+    /// The scenario's own database.
+    pub database: DatabaseUrl,
+    pub tenant: Key,
+    /// Goes on drop, and with it what is in it: the database where that is a file.
+    folder: TempDir,
 }
 
 impl Bed {
@@ -56,7 +58,7 @@ impl Bed {
         let server = None;
         let processes = Processes { sink: sink.thread(), server };
         let options = options.clone();
-        Ok(Self { options, scenario, store, sink, secret, client, processes, tenant, _folder: folder })
+        Ok(Self { options, scenario, store, sink, secret, client, processes, database, tenant, folder })
     }
 
     /// Closes the database, and drops it.
@@ -70,6 +72,11 @@ impl Bed {
         }
         self.store.close().await;
         Ok(())
+    }
+
+    /// A folder with nothing of anybody else's in it.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// How many publish, or send, at a time; the plain client is at its best long before a worker's slots.
@@ -88,7 +95,12 @@ impl Bed {
 
     /// The event of this number.
     pub fn event(&self, number: usize) -> NewEvent {
-        NewEvent::json(self.tenant.clone(), EVENT_TYPE, body(number, self.options.payload))
+        self.event_of_type(EVENT_TYPE, number)
+    }
+
+    /// The event of this type and number.
+    pub fn event_of_type(&self, event_type: &str, number: usize) -> NewEvent {
+        NewEvent::json(self.tenant.clone(), event_type, body(number, self.options.payload))
     }
 
     /// The dispatcher's options: for each endpoint as many slots as the plain client has connections.
@@ -104,14 +116,23 @@ impl Bed {
     /// # Errors
     /// When one is not accepted.
     pub async fn add_endpoints(&self) -> Result<(), BenchError> {
-        let manager = Manager::new(&self.store, AddressPolicy::AllowPrivate, &self.dispatcher().policy);
         for number in 0..self.scenario.endpoints() {
-            let mut endpoint = NewEndpoint::new(self.tenant.clone(), format!("{}/{number}", self.sink.url()));
-            endpoint.event_types = vec![EVENT_TYPE.to_owned()];
-            endpoint.secret = Some(self.secret.clone().into());
-            manager.create_now(endpoint).await?;
+            let url = format!("{}/{number}", self.sink.url());
+            self.add_endpoint(url, EVENT_TYPE, &self.dispatcher().policy).await?;
         }
         Ok(())
+    }
+
+    /// Makes an endpoint that takes one type of events; its id.
+    ///
+    /// # Errors
+    /// When it is not accepted.
+    pub async fn add_endpoint(&self, url: String, event_type: &str, policy: &Policy) -> Result<String, BenchError> {
+        let manager = Manager::new(&self.store, AddressPolicy::AllowPrivate, policy);
+        let mut endpoint = NewEndpoint::new(self.tenant.clone(), url);
+        endpoint.event_types = vec![event_type.to_owned()];
+        endpoint.secret = Some(self.secret.clone().into());
+        Ok(manager.create_now(endpoint).await?.endpoint.id)
     }
 
     /// A turn of the limit of everything that sends: the plain client posts `count` bodies to the sink.
@@ -156,19 +177,22 @@ pub async fn moment() {
     tokio::time::sleep(Duration::from_millis(2)).await;
 }
 
-async fn database(options: &BenchOptions) -> Result<(DatabaseUrl, Option<TempDir>), BenchError> {
+async fn database(options: &BenchOptions) -> Result<(DatabaseUrl, TempDir), BenchError> {
+    let mut folder = tempfile::Builder::new();
+    folder.prefix("twiceproof-bench-");
     if let Some(file) = options.database.file() {
         let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let folder = tempfile::Builder::new().prefix("twiceproof-bench-").tempdir_in(beside)?;
-        return Ok((DatabaseUrl::sqlite(folder.path().join("bench.db"))?, Some(folder)));
+        let folder = folder.tempdir_in(beside)?;
+        return Ok((DatabaseUrl::sqlite(folder.path().join("bench.db"))?, folder));
     }
+    let folder = folder.tempdir()?;
     #[cfg(feature = "postgres")]
     {
         let mut suffix = [0; 8];
         Random::from_system().fill(&mut suffix);
         let name = format!("twiceproof_bench_{:016x}", u64::from_be_bytes(suffix));
-        Ok((twiceproof_shared::store::create_schema(&options.database, &name).await?, None))
+        Ok((twiceproof_shared::store::create_schema(&options.database, &name).await?, folder))
     }
     #[cfg(not(feature = "postgres"))]
-    Ok((options.database.clone(), None))
+    Ok((options.database.clone(), folder))
 }

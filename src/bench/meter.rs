@@ -55,8 +55,7 @@ impl Turn {
 
     /// Ends it and adds it up.
     pub fn end(self, processes: &Processes, count: usize, latencies: &Latencies, sum: &mut Sum) {
-        sum.elapsed += self.began.elapsed();
-        sum.count += count as u64;
+        let elapsed = self.began.elapsed();
         let (own, sink, server) = read(processes);
         let since = |now: Option<Duration>, then: Option<Duration>| Some(now?.saturating_sub(then?));
         let own = since(own, self.own).map(|own| own.saturating_sub(since(sink, self.sink).unwrap_or_default()));
@@ -64,7 +63,7 @@ impl Turn {
         sum.own = add(sum.own, own);
         sum.server = add(sum.server, since(server, self.server));
         sum.note_memory();
-        sum.latencies.extend(latencies.take());
+        sum.add(count as u64, elapsed, latencies);
     }
 }
 
@@ -83,6 +82,13 @@ impl Sum {
     /// Notes how much memory is in use now; the largest is kept.
     pub fn note_memory(&mut self) {
         self.memory = self.memory.max(memory());
+    }
+
+    /// Adds what has no turn of its own: how many, in which time, with which latencies.
+    pub fn add(&mut self, count: u64, elapsed: Duration, latencies: &Latencies) {
+        self.count += count;
+        self.elapsed += elapsed;
+        self.latencies.extend(latencies.take());
     }
 
     /// The figures.

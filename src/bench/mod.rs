@@ -12,14 +12,18 @@ mod backlog;
 mod bed;
 mod client;
 mod deliver;
+mod isolation;
 mod meter;
 mod pace;
 mod publish;
 mod receive;
 mod report;
+mod resume;
 mod sink;
 mod store;
+mod trap;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use twiceproof_dispatcher::{ManageError, PublishError, StartError};
@@ -49,11 +53,19 @@ pub enum Scenario {
     Backlog,
     /// The same while a reader keeps its snapshot open.
     BacklogHeld,
+    /// A fast endpoint beside one that answers after ten seconds.
+    BesideSlow,
+    /// Healthy endpoints beside one that never answers and is owed many older events.
+    BlackHole,
+    /// The same where already the connect hangs.
+    BlackHoleConnect,
+    /// From the restart of a killed worker process until what it had claimed arrives again.
+    Resume,
 }
 
 impl Scenario {
     /// All of them, in the order of the report.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Publish,
         Self::Drain,
         Self::DrainTen,
@@ -63,7 +75,17 @@ impl Scenario {
         Self::Receive,
         Self::Backlog,
         Self::BacklogHeld,
+        Self::BesideSlow,
+        Self::BlackHole,
+        Self::BlackHoleConnect,
+        Self::Resume,
     ];
+
+    /// Whether it is about trouble: such a one takes its time, and is measured only where it is named.
+    #[must_use]
+    pub fn is_trouble(self) -> bool {
+        matches!(self, Self::BesideSlow | Self::BlackHole | Self::BlackHoleConnect | Self::Resume)
+    }
 
     /// Its name on the command line and in reports.
     #[must_use]
@@ -78,6 +100,10 @@ impl Scenario {
             Self::Receive => "receive",
             Self::Backlog => "backlog",
             Self::BacklogHeld => "backlog-held",
+            Self::BesideSlow => "beside-slow",
+            Self::BlackHole => "black-hole",
+            Self::BlackHoleConnect => "black-hole-connect",
+            Self::Resume => "resume",
         }
     }
 
@@ -116,6 +142,12 @@ pub struct BenchOptions {
     pub rounds: usize,
     /// The longest that one turn may take; longer is an error.
     pub limit: Duration,
+    /// How long the scenarios beside a bad endpoint go on, all rounds together.
+    pub duration: Duration,
+    /// How many older deliveries the black hole is owed.
+    pub backlog: usize,
+    /// The program that is run as a worker process; this one where there is none.
+    pub program: Option<PathBuf>,
 }
 
 /// The shortest payload, which has room for its number.
@@ -124,17 +156,21 @@ pub const LEAST_PAYLOAD: usize = 32;
 const MOST_CONNECTIONS: usize = 512;
 
 impl BenchOptions {
-    /// Every scenario with 20,000 events of 1 KiB over 64 connections in three rounds.
+    /// Every scenario that is not about trouble, with 20,000 events of 1 KiB over 64 connections in three rounds; those
+    /// about trouble, where they are named, for a minute and with a backlog of 100,000.
     #[must_use]
     pub fn new(database: DatabaseUrl) -> Self {
         Self {
             database,
-            scenarios: Scenario::ALL.to_vec(),
+            scenarios: Scenario::ALL.into_iter().filter(|scenario| !scenario.is_trouble()).collect(),
             events: 20_000,
             payload: 1024,
             connections: 64,
             rounds: 3,
             limit: Duration::from_secs(120),
+            duration: Duration::from_secs(60),
+            backlog: 100_000,
+            program: None,
         }
     }
 
@@ -201,6 +237,9 @@ pub async fn run(options: &BenchOptions, progress: impl Fn(Scenario)) -> Result<
             Scenario::Pace => pace::measure(&bed).await,
             Scenario::Receive => receive::measure(&bed).await,
             Scenario::Backlog | Scenario::BacklogHeld => backlog::measure(&bed).await,
+            Scenario::BesideSlow => isolation::beside_slow(&bed).await,
+            Scenario::BlackHole | Scenario::BlackHoleConnect => isolation::black_hole(&bed).await,
+            Scenario::Resume => resume::measure(&bed).await,
         };
         bed.close().await?;
         report.results.push(result?);

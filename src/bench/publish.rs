@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use twiceproof_dispatcher::Publisher;
+use twiceproof_dispatcher::{NewEvent, Publisher};
 
 use super::bed::Bed;
 use super::client::join;
@@ -40,14 +40,27 @@ pub async fn publish(
     arrivals: &Arc<Arrivals>,
     pace: Option<Duration>,
 ) -> Result<Arc<Latencies>, BenchError> {
+    publish_all(bed, (0..bed.events()).map(|number| bed.event(number)).collect(), Some(arrivals), pace).await
+}
+
+/// Publishes these events in the same way, and notes where each is sent by its place among them.
+///
+/// # Errors
+/// When one is not accepted.
+pub async fn publish_all(
+    bed: &Bed,
+    events: Vec<NewEvent>,
+    arrivals: Option<&Arc<Arrivals>>,
+    pace: Option<Duration>,
+) -> Result<Arc<Latencies>, BenchError> {
     let publisher = Publisher::new(&bed.store, &bed.dispatcher().policy);
     let (latencies, next) = (Arc::new(Latencies::default()), Arc::new(AtomicUsize::new(0)));
     let began = Instant::now();
-    let events: Arc<Vec<_>> = Arc::new((0..bed.events()).map(|number| bed.event(number)).collect());
+    let events = Arc::new(events);
     let mut tasks = JoinSet::new();
-    for _ in 0..bed.options.connections.clamp(1, events.len()) {
+    for _ in 0..bed.options.connections.clamp(1, events.len().max(1)) {
         let (publisher, events, next) = (publisher.clone(), Arc::clone(&events), Arc::clone(&next));
-        let (latencies, arrivals) = (Arc::clone(&latencies), Arc::clone(arrivals));
+        let (latencies, arrivals) = (Arc::clone(&latencies), arrivals.map(Arc::clone));
         tasks.spawn(async move {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
@@ -57,7 +70,9 @@ pub async fn publish(
                     tokio::time::sleep_until(due.into()).await;
                 }
                 let asked = Instant::now();
-                arrivals.sent(number);
+                if let Some(arrivals) = &arrivals {
+                    arrivals.sent(number);
+                }
                 publisher.publish_now(event.clone()).await?;
                 latencies.note(asked.elapsed());
             }

@@ -105,15 +105,22 @@ impl Result {
         match self.scenario {
             "receive" => counts.effects == count,
             "publish" => counts.events == count && counts.deliveries == count,
+            // Their limits are deliveries too.
+            "beside-slow" | "black-hole" | "black-hole-connect" => {
+                let count = count + self.limits.iter().map(|limit| limit.count).sum::<u64>();
+                counts.deliveries == count && counts.delivered == count && counts.arrivals >= count
+            }
             // Delivered at least once: a sink may see more, never fewer.
             _ => counts.deliveries == count && counts.delivered == count && counts.arrivals >= count,
         }
     }
 
-    /// The subject's rate as a share of each limit's, by the limit's name. A pace has a rate of its own choice and none.
+    /// The subject's rate as a share of each limit's, by the limit's name. What keeps a pace has a rate of its own choice,
+    /// and what resumes has none.
     #[must_use]
     pub fn ratios(&self) -> Vec<(&'static str, f64)> {
-        if self.scenario == Scenario::Pace.name() {
+        let has_no_rate = |scenario: &Scenario| *scenario == Scenario::Pace || scenario.is_trouble();
+        if Scenario::ALL.iter().filter(|scenario| has_no_rate(scenario)).any(|one| one.name() == self.scenario) {
             return Vec::new();
         }
         let share = |limit: &Figures| (limit.name, self.subject.per_second / limit.per_second.max(1e-9));

@@ -1,4 +1,5 @@
-//! The sink: takes every request, answers 200, and notes when each body arrived.
+//! The sink: takes every request, answers 200, and notes when each body arrived. Below some paths it is a bad receiver:
+//! slow, silent, or holding its answers back until it is told to let them go.
 //!
 //! It has a thread of its own, so that its processor time can be told from the program's.
 
@@ -7,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
@@ -15,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +25,15 @@ use super::meter::Latencies;
 /// What each body begins with; its number of [`DIGITS`] digits follows.
 const HEAD: &str = r#"{"n":"#;
 const DIGITS: usize = 12;
+
+/// Below this path an answer takes [`SLOW`]; nothing is noted.
+pub const SLOW_PATH: &str = "/slow";
+/// Below this path requests are taken and never answered; nothing is noted.
+pub const SILENT_PATH: &str = "/silent";
+/// Below this path answers wait while [`Sink::hold`] says so.
+pub const HELD_PATH: &str = "/held";
+/// How slow the slow path is.
+pub const SLOW: Duration = Duration::from_secs(10);
 
 /// A body of `bytes` bytes with a number in it. JSON allows no leading zeros, so the number is filled up in front.
 pub fn body(number: usize, bytes: usize) -> Bytes {
@@ -91,6 +102,7 @@ pub struct Sink {
     address: SocketAddr,
     thread: Option<PathBuf>,
     turn: Arc<Mutex<Arc<Arrivals>>>,
+    hold: watch::Sender<bool>,
     stop: CancellationToken,
 }
 
@@ -104,6 +116,7 @@ impl Sink {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let turn = Arc::new(Mutex::new(Arc::new(Arrivals::new(0))));
+        let (hold, held) = watch::channel(false);
         let stop = CancellationToken::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (tell, told) = std::sync::mpsc::channel();
@@ -112,10 +125,10 @@ impl Sink {
             move || {
                 let itself = std::fs::read_link("/proc/thread-self").ok();
                 let _ = tell.send(itself.map(|link| PathBuf::from("/proc").join(link).join("stat")));
-                runtime.block_on(serve(listener, turn, stop));
+                runtime.block_on(serve(listener, turn, held, stop));
             }
         })?;
-        Ok(Self { address, thread: told.recv().ok().flatten(), turn, stop })
+        Ok(Self { address, thread: told.recv().ok().flatten(), turn, hold, stop })
     }
 
     /// Where it listens.
@@ -134,6 +147,11 @@ impl Sink {
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&arrivals);
         arrivals
     }
+
+    /// Holds the answers below [`HELD_PATH`] back from now on, or lets them go.
+    pub fn hold(&self, hold: bool) {
+        self.hold.send_replace(hold);
+    }
 }
 
 impl Drop for Sink {
@@ -142,7 +160,12 @@ impl Drop for Sink {
     }
 }
 
-async fn serve(listener: std::net::TcpListener, turn: Arc<Mutex<Arc<Arrivals>>>, stop: CancellationToken) {
+async fn serve(
+    listener: std::net::TcpListener,
+    turn: Arc<Mutex<Arc<Arrivals>>>,
+    held: watch::Receiver<bool>,
+    stop: CancellationToken,
+) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let mut connections = JoinSet::new();
     loop {
@@ -156,9 +179,9 @@ async fn serve(listener: std::net::TcpListener, turn: Arc<Mutex<Arc<Arrivals>>>,
         };
         // Only small answers leave here, which should not wait for more.
         let _ = stream.set_nodelay(true);
-        let turn = Arc::clone(&turn);
+        let (turn, held) = (Arc::clone(&turn), held.clone());
         connections.spawn(async move {
-            let service = service_fn(move |request| take(request, Arc::clone(&turn)));
+            let service = service_fn(move |request| take(request, Arc::clone(&turn), held.clone()));
             // A connection ends with its client.
             let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
@@ -168,10 +191,22 @@ async fn serve(listener: std::net::TcpListener, turn: Arc<Mutex<Arc<Arrivals>>>,
 async fn take(
     request: hyper::Request<Incoming>,
     turn: Arc<Mutex<Arc<Arrivals>>>,
+    mut held: watch::Receiver<bool>,
 ) -> Result<hyper::Response<Empty<Bytes>>, Infallible> {
+    let path = request.uri().path().to_owned();
     if let Ok(body) = request.into_body().collect().await {
-        let arrivals = Arc::clone(&turn.lock().unwrap_or_else(PoisonError::into_inner));
-        arrivals.arrived(&body.to_bytes());
+        match path.as_str() {
+            SLOW_PATH => tokio::time::sleep(SLOW).await,
+            SILENT_PATH => std::future::pending().await,
+            _ => {
+                let arrivals = Arc::clone(&turn.lock().unwrap_or_else(PoisonError::into_inner));
+                arrivals.arrived(&body.to_bytes());
+            }
+        }
+    }
+    if path.starts_with(HELD_PATH) {
+        // An error means that the sink itself has gone.
+        let _ = held.wait_for(|hold| !hold).await;
     }
     Ok(hyper::Response::new(Empty::new()))
 }

@@ -6,6 +6,8 @@ use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::store::bulk::to_json;
 use twiceproof_shared::store::{Arg, Conn, Database, Store, StoreError};
 
+use super::BenchError;
+use super::bed::moment;
 use super::report::Counts;
 
 const TABLES: &str = "CREATE TABLE bench_effects (event TEXT NOT NULL, number BIGINT NOT NULL)";
@@ -113,6 +115,78 @@ pub async fn hold(conn: &mut Conn<'_>) -> Result<(), StoreError> {
 /// Ends what [`hold`] began.
 pub async fn let_go(conn: &mut Conn<'_>) -> Result<(), StoreError> {
     conn.execute_script("ROLLBACK").await
+}
+
+/// Whether another endpoint than `bad` is owed something.
+pub async fn is_owed_but(store: &Store, bad: &str) -> Result<bool, StoreError> {
+    let sql =
+        "SELECT count(*) FROM twiceproof_deliveries WHERE state IN ('pending', 'leased', 'backoff') AND endpoint <> $1";
+    let (count,): (i64,) = store.read().await?.conn().fetch_one(sql, &[bad.into()]).await?;
+    Ok(count > 0)
+}
+
+/// Waits until so many deliveries are under way.
+pub async fn until_leased(store: &Store, count: usize) -> Result<(), BenchError> {
+    while one(&mut store.read().await?.conn(), "SELECT count(*) FROM twiceproof_deliveries WHERE state = 'leased'")
+        .await?
+        < count as u64
+    {
+        moment().await;
+    }
+    Ok(())
+}
+
+/// Old deliveries that an endpoint is owed, made by one statement each for events and deliveries.
+#[derive(Debug)]
+pub struct Backlog<'a> {
+    pub tenant: &'a str,
+    pub endpoint: &'a str,
+    pub event_type: &'a str,
+    pub rows: usize,
+}
+
+impl Backlog<'_> {
+    /// Inserts it.
+    pub async fn insert(&self, store: &Store, payload: &[u8]) -> Result<(), StoreError> {
+        let (now, rows) = (store.now(), self.rows as i64);
+        let mut tx = store.begin().await?;
+        let mut conn = tx.conn();
+        let (events, deliveries) = match conn.database() {
+            // Differs because each database has its own way to make a series and to fill a text up.
+            Database::Sqlite => (
+                "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < $5)
+                 INSERT INTO twiceproof_events (tenant, id, event_type, content_type, payload, digest, created_at)
+                 SELECT $1, 'msg_' || printf('%027d', n), $2, 'application/json', $3, $3, $4 FROM n",
+                "INSERT INTO twiceproof_deliveries (tenant, event, endpoint, state, due_at, deadline_at, created_at)
+                 SELECT tenant, id, $3, 'pending', $4, $5, $4 FROM twiceproof_events
+                 WHERE tenant = $1 AND event_type = $2 ORDER BY seq",
+            ),
+            // Differs because each database has its own way to make a series and to fill a text up.
+            Database::Postgres => (
+                "INSERT INTO twiceproof_events (tenant, id, event_type, content_type, payload, digest, created_at)
+                 SELECT $1, 'msg_' || lpad(n::text, 27, '0'), $2, 'application/json', $3, $3, $4
+                 FROM generate_series(1, $5) n",
+                "INSERT INTO twiceproof_deliveries (tenant, event, endpoint, state, due_at, deadline_at, created_at)
+                 SELECT tenant, id, $3, 'pending', $4, $5, $4 FROM twiceproof_events
+                 WHERE tenant = $1 AND event_type = $2 ORDER BY seq",
+            ),
+        };
+        conn.execute(events, &[self.tenant.into(), self.event_type.into(), payload.into(), now.into(), rows.into()])
+            .await?;
+        let until = now.plus(Duration::from_secs(72 * 3600));
+        let args = [self.tenant.into(), self.event_type.into(), self.endpoint.into(), now.into(), until.into()];
+        conn.execute(deliveries, &args).await?;
+        tx.commit().await
+    }
+}
+
+/// Forgets what an endpoint is or was owed, and the events of its type.
+pub async fn forget(store: &Store, endpoint: &str, event_type: &str) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    let mut conn = tx.conn();
+    conn.execute("DELETE FROM twiceproof_deliveries WHERE endpoint = $1", &[endpoint.into()]).await?;
+    conn.execute("DELETE FROM twiceproof_events WHERE event_type = $1", &[event_type.into()]).await?;
+    tx.commit().await
 }
 
 /// Counts what is there.

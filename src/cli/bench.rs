@@ -23,9 +23,14 @@ const MOST_EVENTS: u64 = 10_000_000;
 /// than most commands it uses no settings: each scenario has a temporary SQLite file, in the folder of --database
 /// sqlite:FILE where that is given (FILE itself is left alone), or a schema of its own at --database postgres://…, dropped
 /// at its end.
+///
+/// Some scenarios are about trouble and take minutes, so they are measured only where they are named: beside-slow (a fast
+/// endpoint beside one that answers after 10 s), black-hole and black-hole-connect (50 healthy endpoints beside one that
+/// never answers, or where already the connect hangs, and that is owed many older events), resume (a worker process is
+/// killed and started again). Their limit is the same load without the trouble.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to measure, once or more often [default: all]
+    /// What to measure, once or more often [default: all up to receive]
     #[arg(long, value_name = "NAME", value_parser = scenarios())]
     scenario: Vec<Scenario>,
 
@@ -48,6 +53,14 @@ pub(super) struct Args {
     /// The longest that one turn may take, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=3600))]
     limit: u32,
+
+    /// How long the scenarios beside a bad endpoint go on, over all rounds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    duration: u32,
+
+    /// Older deliveries that the black hole is owed
+    #[arg(long, value_name = "NUMBER", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    backlog: u32,
 
     /// Print the figures as JSON
     #[arg(long)]
@@ -77,6 +90,8 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     options.connections = args.connections as usize;
     options.rounds = args.rounds as usize;
     options.limit = Duration::from_secs(u64::from(args.limit));
+    options.duration = Duration::from_secs(u64::from(args.duration));
+    options.backlog = args.backlog as usize;
     if cfg!(debug_assertions) {
         output::message("this program was built without optimisation; its figures say little");
     }

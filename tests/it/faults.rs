@@ -39,7 +39,7 @@ impl Halves {
         let receiving = Receiving::start(&store, source(), handler).await;
         let tenant = Key::new("default").unwrap();
         let mut endpoint = NewEndpoint::new(tenant, format!("http://{}/shop", receiving.address));
-        endpoint.secret = Some(secret());
+        endpoint.secret = Some(secret().into());
         let policy = Policy::default();
         Manager::new(&store, AddressPolicy::AllowPrivate, &policy).create_now(endpoint).await.unwrap();
         let mut options = DispatcherOptions::default();

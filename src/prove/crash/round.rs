@@ -165,7 +165,7 @@ impl Play {
         let tenant = Key::new(TENANT).map_err(|error| setup(error.into()))?;
         let mut endpoint = NewEndpoint::new(tenant, format!("http://{}/{SOURCE}", requests.address()));
         endpoint.event_types = vec![EVENT_TYPE.to_owned()];
-        endpoint.secret = Some(secret.clone());
+        endpoint.secret = Some(secret.clone().into());
         endpoint.timeout = Some(TIMEOUT);
         let manager = Manager::new(store, AddressPolicy::AllowPrivate, &Policy::default());
         manager.create_now(endpoint).await.map_err(|error| setup(error.into()))?;
