@@ -144,6 +144,7 @@ const ONLY_SQLITE: &[&str] = &[
 const ONLY_POSTGRES: &[&str] = &[
     "commits::a_host_is_told_that_its_commit_is_unknown",
     "commits::an_unknown_commit_stays_unknown_while_the_database_is_away",
+    "commits::an_unknown_commit_that_events_shared_stays_unknown_for_each",
     "commits::rel_b49_an_unknown_commit_that_did_not_happen_runs_again",
     "commits::rel_b49_an_unknown_commit_that_happened_is_answered_from_the_ledger",
     "crash::rel_b27_postgres_killed_under_load_loses_and_doubles_nothing",

@@ -2,9 +2,9 @@
 //! one, and its few statements.
 //!
 //! Place in the path: around publish's own; a host's transaction never comes here.
-//! Invariants: each caller gets the answer of its own event, after the commit; a batch that fails, for whatever reason, goes again one by one, where each event is
-//! found by its id if the first commit had happened; an event that has to wait for somebody else's transaction keeps no
-//! other waiting.
+//! Invariants: each caller gets the answer of its own event, after the commit; a batch that fails, for whatever reason, goes
+//! again one by one, where each event is found by its id if the first commit had happened, and where it cannot be looked
+//! for, its answer stays unknown; an event that has to wait for somebody else's transaction keeps no other waiting.
 
 use std::sync::Arc;
 
@@ -47,10 +47,14 @@ async fn serve(mut serving: Serving<Arc<Ready>, Answer>, publisher: Publisher) {
     }
 }
 
-async fn alone(publisher: &Publisher, batch: Vec<Waiting>) {
+/// `is_unknown`: they may be committed together already.
+async fn alone(publisher: &Publisher, batch: Vec<Waiting>, is_unknown: bool) {
     let each = batch.into_iter().map(async |one| {
         let answer = publisher.publish_alone(Arc::clone(&one.item)).await;
-        one.answer(answer);
+        one.answer(answer.map_err(|error| match error {
+            PublishError::Store(error) if is_unknown => error.while_unknown().into(),
+            other => other,
+        }));
     });
     future::join_all(each).await;
 }
@@ -84,8 +88,9 @@ async fn together(publisher: &Publisher, mut batch: Vec<Waiting>) {
                 return;
             }
             tracing::debug!(%error, events = batch.len(), "events that shared a transaction are published one by one");
+            let is_unknown = matches!(error, PublishError::Store(StoreError::Unknown(_)));
             let publisher = publisher.clone();
-            tokio::spawn(async move { alone(&publisher, batch).await });
+            tokio::spawn(async move { alone(&publisher, batch, is_unknown).await });
         }
     }
 }

@@ -76,8 +76,8 @@ impl StoreError {
     }
 
     /// This error, where it kept us from looking up what became of an earlier COMMIT.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn while_unknown(self) -> Self {
+    #[must_use]
+    pub fn while_unknown(self) -> Self {
         match self {
             Self::Busy(cause) | Self::Unavailable(cause) => Self::Unknown(cause),
             other => other,
