@@ -4,6 +4,8 @@
 //! Two main paths: [`publish`] accepts an event in the caller's transaction, [`deliver`] sends what was accepted. What
 //! happens after an attempt is decided in [`mod@decide`], without I/O. [`manage`] keeps the endpoints.
 
+#[cfg(feature = "api")]
+pub mod api;
 pub mod decide;
 pub mod deliver;
 pub mod destination;

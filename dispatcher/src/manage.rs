@@ -5,6 +5,8 @@
 //! was created with a secret. Disabling parks what waits, enabling makes it pending again; nothing is dropped. Refusals are
 //! no SQL errors, so they leave the caller's transaction usable.
 
+pub mod tenants;
+
 use std::sync::Arc;
 use std::time::Duration;
 

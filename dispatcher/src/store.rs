@@ -19,6 +19,7 @@ pub mod load;
 pub mod purge;
 pub mod record;
 pub mod secrets;
+pub mod tenants;
 pub mod waiting;
 pub mod workers;
 

@@ -19,6 +19,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { version: 1, name: "first", sql: include_str!("../sqlite/0001_first.sql") },
     Migration { version: 2, name: "growth", sql: include_str!("../sqlite/0002_growth.sql") },
     Migration { version: 3, name: "secret_kinds", sql: include_str!("../sqlite/0003_secret_kinds.sql") },
+    Migration { version: 4, name: "service", sql: include_str!("../sqlite/0004_service.sql") },
 ];
 
 /// The steps for PostgreSQL, in order.
@@ -26,6 +27,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { version: 1, name: "first", sql: include_str!("../postgres/0001_first.sql") },
     Migration { version: 2, name: "growth", sql: include_str!("../postgres/0002_growth.sql") },
     Migration { version: 3, name: "secret_kinds", sql: include_str!("../postgres/0003_secret_kinds.sql") },
+    Migration { version: 4, name: "service", sql: include_str!("../postgres/0004_service.sql") },
 ];
 
 #[cfg(test)]

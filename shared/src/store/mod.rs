@@ -17,6 +17,7 @@ mod error;
 #[cfg(feature = "sqlite")]
 mod group;
 mod host;
+mod loan;
 mod migrate;
 #[cfg(feature = "postgres")]
 mod own;
@@ -53,6 +54,7 @@ pub use arg::Arg;
 pub use conn::{Conn, Database, FromRows};
 pub use error::StoreError;
 pub use host::HostTx;
+pub use loan::Loan;
 #[cfg(feature = "postgres")]
 pub use postgres::{create_schema, drop_schema};
 pub use running::{Running, RunningGuard, RunningKey};
