@@ -17,6 +17,7 @@ mod prove_actor;
 mod prove_check;
 mod prove_crash;
 mod serve;
+mod token;
 mod verify;
 mod verify_vectors;
 
@@ -41,6 +42,7 @@ enum Command {
     Demo(demo::Args),
     Bench(bench::Args),
     Serve(serve::Args),
+    Token(token::Args),
     Migrate(migrate::Args),
     Keygen(keygen::Args),
     Verify(verify::Args),
@@ -98,6 +100,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(args, global).await,
         Command::Bench(args) => bench::run(args, global).await,
         Command::Serve(args) => serve::run(args, global).await,
+        Command::Token(args) => token::run(args, global).await,
         Command::Migrate(args) => migrate::run(args, global).await,
         Command::Keygen(args) => keygen::run(args, global).await,
         Command::Verify(args) => verify::run(args, global).await,

@@ -18,6 +18,7 @@ mod units;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use twiceproof_dispatcher::api::token::Keys;
 use twiceproof_shared::key::Key;
 use twiceproof_shared::store::DatabaseUrl;
 
@@ -26,6 +27,7 @@ pub use self::error::ConfigError;
 pub use self::layers::{Flag, Sources};
 pub use self::origin::Origin;
 pub use self::settings::{SETTINGS, Setting};
+pub use self::units::parse_duration;
 
 use self::layers::Values;
 
@@ -41,6 +43,8 @@ pub struct Config {
     pub tenant: Key,
     /// Address on which `serve` answers, `HOST:PORT`.
     pub listen: String,
+    /// Signs and checks the tokens of the REST API; without them the API is off.
+    pub api_keys: Option<Keys>,
     /// Whether deliveries may go to loopback, private and link-local addresses.
     pub allow_private_addresses: bool,
     /// When a delivery is tried again.
@@ -154,6 +158,7 @@ impl Config {
             database: database(&mut values)?,
             tenant: values.take("tenant", |text| Key::new(text).map_err(|error| error.to_string()))?,
             listen: values.take("listen", listen)?,
+            api_keys: api_keys(&mut values)?,
             allow_private_addresses: values.take("allow_private_addresses", switch)?,
             retry: Retry {
                 first: values.take("retry.first", positive)?,
@@ -219,6 +224,18 @@ fn database(values: &mut Values) -> Result<DatabaseUrl, ConfigError> {
     let url = values.take("database", |text| DatabaseUrl::parse(text).map_err(|error| error.to_string()))?;
     values.show("database", url.to_string());
     Ok(url)
+}
+
+/// The secret is shown as nothing but that it is there.
+fn api_keys(values: &mut Values) -> Result<Option<Keys>, ConfigError> {
+    let keys = values.take("api.jwt_secret", |text| match text {
+        "" => Ok(None),
+        text => Keys::new(text.as_bytes()).map(Some).map_err(|short| short.to_string()),
+    })?;
+    if keys.is_some() {
+        values.show("api.jwt_secret", "(set)".to_owned());
+    }
+    Ok(keys)
 }
 
 fn positive(text: &str) -> Result<Duration, String> {

@@ -4,9 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use axum::Router;
 use tokio::sync::watch;
 use twiceproof::config::Config;
-use twiceproof::dispatcher::{Dispatcher, DispatcherOptions, SenderOptions};
+use twiceproof::dispatcher::api::{self, Api};
+use twiceproof::dispatcher::{Dispatcher, DispatcherOptions, Manager, Publisher, SenderOptions};
 use twiceproof::health::Health;
 use twiceproof::ledger;
 use twiceproof::server::{Server, ServerOptions};
@@ -18,8 +20,9 @@ use super::output;
 /// Once the worker has stopped, answers under way may take this long.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Deliver events, and answer /live and /ready
+/// Deliver events, and answer the REST API, /live and /ready
 ///
+/// The API speaks to whoever has a token (`twiceproof token`) that was signed with the secret; without a secret it is off.
 /// Brings the tables up to date first. On SIGTERM or ctrl-c it claims nothing more, lets requests under way end, records
 /// them and ends with exit code 0; a second signal ends it at once. On one SQLite file only one `serve` runs at a time; on
 /// PostgreSQL as many as you like.
@@ -28,10 +31,15 @@ pub(super) struct Args {
     /// The address to answer on; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+
+    /// The file with the secret that the API's tokens are signed with: 32 bytes or more
+    #[arg(long, value_name = "FILE")]
+    jwt_secret_file: Option<String>,
 }
 
 pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let config = global.start(&[("--listen", "listen", args.listen)])?;
+    let own = [("--listen", "listen", args.listen), ("--jwt-secret-file", "api.jwt_secret_file", args.jwt_secret_file)];
+    let config = global.start(&own)?;
     let (stop, stopped) = watch::channel(false);
     listen_for_signals(stop)?;
     let store = global::open(&config).await?;
@@ -48,7 +56,7 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     }
     output::line(format_args!("listening on http://{}", server.address()))?;
     let keeping = keep_ledger(&store, &config, stopped.clone());
-    let outcome = work(&store, dispatcher, server, stopped).await;
+    let outcome = work(&store, &config, dispatcher, server, stopped).await;
     keeping.abort();
     store.close().await;
     outcome
@@ -58,13 +66,15 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
 /// no longer ready.
 async fn work(
     store: &Store,
+    config: &Config,
     dispatcher: Dispatcher,
     server: Server,
     stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<ExitCode> {
     let health = Health::new(store.clone());
     let (close, closed) = watch::channel(false);
-    let mut serving = tokio::spawn(server.serve(health.router(), signalled(closed)));
+    let router = health.router().merge(rest(store, config));
+    let mut serving = tokio::spawn(server.serve(router, signalled(closed)));
     let mut working = tokio::spawn(dispatcher.run(signalled(stopped.clone())));
     let totals = tokio::select! {
         totals = &mut working => totals,
@@ -80,6 +90,18 @@ async fn work(
     let drained = serving.await.context("the HTTP side broke")?;
     tracing::info!(claimed = totals.claimed, unrecorded = totals.unrecorded, cut = drained.cut, "stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The REST API, if there is a secret to check its tokens with.
+fn rest(store: &Store, config: &Config) -> Router {
+    let Some(keys) = &config.api_keys else {
+        tracing::info!("the REST API is off; --jwt-secret-file FILE turns it on");
+        return Router::new();
+    };
+    let policy = config.policy();
+    let publisher = Publisher::new(store, &policy);
+    let manager = Manager::new(store, config.addresses(), &policy);
+    api::router(Api::new(store, publisher, manager, keys.clone()))
 }
 
 /// Forgets old answers and keys, of whichever receivers share this database.

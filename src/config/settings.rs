@@ -27,6 +27,14 @@ pub const SETTINGS: &[Setting] = &[
     },
     plain("tenant", "default", "the tenant that commands act for when none is named"),
     plain("listen", "127.0.0.1:7071", "address on which `serve` answers"),
+    Setting {
+        secret: true,
+        ..plain(
+            "api.jwt_secret",
+            "",
+            "signs and checks the tokens of the REST API, 32 bytes or more; without it the API is off",
+        )
+    },
     plain(
         "allow_private_addresses",
         "false",
