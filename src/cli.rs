@@ -16,6 +16,7 @@ mod output;
 mod prove_actor;
 mod prove_check;
 mod prove_crash;
+mod secrets_reseal;
 mod serve;
 mod token;
 mod verify;
@@ -52,6 +53,9 @@ enum Command {
     /// Publish events
     #[command(subcommand)]
     Event(EventCommand),
+    /// Manage how the secrets of endpoints are stored
+    #[command(subcommand)]
+    Secrets(SecretsCommand),
     /// Prove that nothing is lost or doubled
     #[command(subcommand)]
     Prove(ProveCommand),
@@ -68,6 +72,11 @@ enum EndpointCommand {
 #[derive(Debug, Subcommand)]
 enum EventCommand {
     Publish(event_publish::Args),
+}
+
+#[derive(Debug, Subcommand)]
+enum SecretsCommand {
+    Reseal(secrets_reseal::Args),
 }
 
 #[derive(Debug, Subcommand)]
@@ -106,6 +115,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => verify::run(args, global).await,
         Command::Endpoint(EndpointCommand::Add(args)) => endpoint_add::run(args, global).await,
         Command::Event(EventCommand::Publish(args)) => event_publish::run(args, global).await,
+        Command::Secrets(SecretsCommand::Reseal(args)) => secrets_reseal::run(args, global).await,
         Command::Prove(ProveCommand::Crash(args)) => prove_crash::run(args, global).await,
         Command::Prove(ProveCommand::Check(args)) => prove_check::run(args, global).await,
         Command::Prove(ProveCommand::Actor(args)) => prove_actor::run(args, global).await,

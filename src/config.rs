@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use twiceproof_dispatcher::api::token::Keys;
 use twiceproof_shared::key::Key;
+use twiceproof_shared::seal::Seal;
 use twiceproof_shared::store::DatabaseUrl;
 
 pub use self::checks::shortest_retention;
@@ -45,6 +46,8 @@ pub struct Config {
     pub listen: String,
     /// Signs and checks the tokens of the REST API; without them the API is off.
     pub api_keys: Option<Keys>,
+    /// The master keys that endpoint secrets are sealed under.
+    pub seal: Seal,
     /// Whether deliveries may go to loopback, private and link-local addresses.
     pub allow_private_addresses: bool,
     /// When a delivery is tried again.
@@ -159,6 +162,7 @@ impl Config {
             tenant: values.take("tenant", |text| Key::new(text).map_err(|error| error.to_string()))?,
             listen: values.take("listen", listen)?,
             api_keys: api_keys(&mut values)?,
+            seal: seal(&mut values)?,
             allow_private_addresses: values.take("allow_private_addresses", switch)?,
             retry: Retry {
                 first: values.take("retry.first", positive)?,
@@ -236,6 +240,13 @@ fn api_keys(values: &mut Values) -> Result<Option<Keys>, ConfigError> {
         values.show("api.jwt_secret", "(set)".to_owned());
     }
     Ok(keys)
+}
+
+/// The keys are shown as the ids that the database has of them.
+fn seal(values: &mut Values) -> Result<Seal, ConfigError> {
+    let seal = values.take("secrets.master_key", |text| Seal::parse(text).map_err(|error| error.to_string()))?;
+    values.show("secrets.master_key", seal.current().unwrap_or_default().to_owned());
+    Ok(seal)
 }
 
 fn positive(text: &str) -> Result<Duration, String> {

@@ -5,6 +5,7 @@
 //! was created with a secret. Disabling parks what waits, enabling makes it pending again; nothing is dropped. Refusals are
 //! no SQL errors, so they leave the caller's transaction usable.
 
+pub mod sealing;
 pub mod tenants;
 
 use std::sync::Arc;
@@ -92,7 +93,7 @@ impl Manager {
     /// As [`ManageError`] says.
     pub async fn create(&self, conn: &mut Conn<'_>, new: NewEndpoint) -> Result<Created, ManageError> {
         let ready = self.ready(new)?;
-        insert(conn, &ready).await?;
+        insert(conn, &self.store, &ready).await?;
         Ok(ready.created())
     }
 
@@ -103,11 +104,11 @@ impl Manager {
     pub async fn create_now(&self, new: NewEndpoint) -> Result<Created, ManageError> {
         // Minted before the unit, which may run again: it then finds its own endpoint by the id.
         let ready = Arc::new(self.ready(new)?);
-        let unit = Arc::clone(&ready);
+        let unit = (self.store.clone(), Arc::clone(&ready));
         self.store
             .run(move |conn| {
-                let ready = Arc::clone(&unit);
-                Box::pin(async move { insert(conn, &ready).await })
+                let (store, ready) = unit.clone();
+                Box::pin(async move { insert(conn, &store, &ready).await })
             })
             .await?;
         Ok(ready.created())
@@ -163,8 +164,9 @@ impl Manager {
         let now = self.store.now();
         // Held until the end of the transaction: two callers at once must not pass the limit together.
         found(endpoints::touch(conn, key.tenant, key.endpoint, now).await?)?;
-        if let Some((kind, bytes)) = secrets::find(conn, key).await? {
-            return if kind == secret.kind() && bytes == *secret.expose() {
+        if let Some(row) = secrets::find(conn, key).await? {
+            let stored = row.open(self.store.seal(), key.tenant, key.endpoint)?;
+            return if stored.kind() == secret.kind() && stored.expose() == secret.expose() {
                 Ok(())
             } else {
                 Err(ManageError::SecretIdTaken)
@@ -174,7 +176,11 @@ impl Manager {
             return Err(ManageError::TooManySecrets);
         }
         // False only where another transaction just used the same id.
-        if secrets::insert(conn, key, secret, now).await? { Ok(()) } else { Err(ManageError::SecretIdTaken) }
+        if secrets::insert(conn, &self.store, key, secret, now).await? {
+            Ok(())
+        } else {
+            Err(ManageError::SecretIdTaken)
+        }
     }
 
     /// The public halves of an endpoint's live private keys with their ids, newest first: what its owner verifies with.
@@ -188,10 +194,14 @@ impl Manager {
         id: &str,
     ) -> Result<Vec<(String, PublicKey)>, ManageError> {
         let rows = secrets::all_live(conn, tenant.as_str(), id, self.store.now()).await?;
-        let public = |(key_id, kind, bytes): (String, String, Vec<u8>)| {
-            Some((key_id, SigningKey::from_stored(&kind, bytes).ok()?.public()?))
-        };
-        Ok(rows.into_iter().filter_map(public).collect())
+        let mut public = Vec::new();
+        for row in rows {
+            let key_id = row.key_id.clone();
+            if let Some(key) = row.open(self.store.seal(), tenant.as_str(), id)?.public() {
+                public.push((key_id, key));
+            }
+        }
+        Ok(public)
     }
 
     /// Ends a secret's life at a time, now or later. An endpoint without a live secret is sent nothing.
@@ -294,7 +304,7 @@ impl Ready {
     }
 }
 
-async fn insert(conn: &mut Conn<'_>, ready: &Ready) -> Result<(), ManageError> {
+async fn insert(conn: &mut Conn<'_>, store: &Store, ready: &Ready) -> Result<(), ManageError> {
     let Ready { row, event_types, key_id, secret } = ready;
     if !endpoints::insert(conn, row).await? {
         if endpoints::find(conn, &row.tenant, &row.id).await?.is_some() {
@@ -307,7 +317,7 @@ async fn insert(conn: &mut Conn<'_>, ready: &Ready) -> Result<(), ManageError> {
     }
     endpoints::insert_event_types(conn, &row.tenant, &row.id, event_types).await?;
     let key = SecretKey { tenant: &row.tenant, endpoint: &row.id, key_id };
-    secrets::insert(conn, key, secret, Timestamp::from_millis(row.created_at)).await?;
+    secrets::insert(conn, store, key, secret, Timestamp::from_millis(row.created_at)).await?;
     Ok(())
 }
 

@@ -20,6 +20,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { version: 2, name: "growth", sql: include_str!("../sqlite/0002_growth.sql") },
     Migration { version: 3, name: "secret_kinds", sql: include_str!("../sqlite/0003_secret_kinds.sql") },
     Migration { version: 4, name: "service", sql: include_str!("../sqlite/0004_service.sql") },
+    Migration { version: 5, name: "sealed", sql: include_str!("../sqlite/0005_sealed.sql") },
 ];
 
 /// The steps for PostgreSQL, in order.
@@ -28,6 +29,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { version: 2, name: "growth", sql: include_str!("../postgres/0002_growth.sql") },
     Migration { version: 3, name: "secret_kinds", sql: include_str!("../postgres/0003_secret_kinds.sql") },
     Migration { version: 4, name: "service", sql: include_str!("../postgres/0004_service.sql") },
+    Migration { version: 5, name: "sealed", sql: include_str!("../postgres/0005_sealed.sql") },
 ];
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod key;
 pub mod kill;
 pub mod ledger;
 pub mod random;
+pub mod seal;
 pub mod secret;
 pub mod signature;
 pub mod store;

@@ -99,7 +99,9 @@ pub(super) async fn open(config: &Config) -> anyhow::Result<Store> {
     {
         return Err(error).with_context(failed);
     }
-    Store::connect(&config.database, StoreOptions::default()).await.with_context(failed)
+    let mut options = StoreOptions::default();
+    options.seal = config.seal.clone();
+    Store::connect(&config.database, options).await.with_context(failed)
 }
 
 /// Makes a new file that only its owner can read. The files that SQLite makes beside its own get the same rights.

@@ -8,6 +8,7 @@ use axum::Router;
 use tokio::sync::watch;
 use twiceproof::config::Config;
 use twiceproof::dispatcher::api::{self, Api};
+use twiceproof::dispatcher::manage::sealing;
 use twiceproof::dispatcher::{Dispatcher, DispatcherOptions, Manager, Publisher, SenderOptions};
 use twiceproof::health::Health;
 use twiceproof::ledger;
@@ -45,6 +46,13 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     let store = global::open(&config).await?;
     let applied = store.migrate().await.context("cannot bring the tables up to date")?;
     tracing::info!(database = %config.database, ?applied, "the tables are up to date");
+
+    match sealing::check(&store).await.context("cannot read how the secrets are sealed")?? {
+        true if config.seal.current().is_some() => {
+            tracing::warn!("some secrets of endpoints are not sealed yet; `twiceproof secrets reseal` seals them");
+        }
+        _ => {}
+    }
 
     let server =
         Server::bind(&config.listen, ServerOptions { drain: DRAIN, ..ServerOptions::default() }).await.with_context(

@@ -35,6 +35,14 @@ pub const SETTINGS: &[Setting] = &[
             "signs and checks the tokens of the REST API, 32 bytes or more; without it the API is off",
         )
     },
+    Setting {
+        secret: true,
+        ..plain(
+            "secrets.master_key",
+            "",
+            "seals endpoint secrets at rest; several, one a line: the first seals, all open",
+        )
+    },
     plain(
         "allow_private_addresses",
         "false",

@@ -31,6 +31,7 @@ mod replay;
 mod retention;
 mod rules;
 mod schemes;
+mod sealing;
 mod seam;
 mod together;
 
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let databases = harness::Databases::start(&arguments);
     let mut suite = harness::Suite::new(&databases);
     seam::register(&mut suite);
+    sealing::register(&mut suite);
     group_commit::register(&mut suite);
     ledger::register(&mut suite);
     receive::register(&mut suite);

@@ -193,7 +193,7 @@ async fn delivering(store: &Store) {
     dispatcher.stop().await;
     let claimed = claimed(store, None).await;
     assert_eq!(claimed.len(), 64);
-    load::load(&mut store.read().await.unwrap().conn(), &claimed, store.now()).await.unwrap();
+    load::load(&mut store.read().await.unwrap().conn(), &claimed, store).await.unwrap();
     let now = store.now();
     let span = Span { started_at: now, ended_at: now };
     let finished: Vec<_> = claimed

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::kill;
 use twiceproof_shared::store::{Conn, Database, Store, StoreError};
 use twiceproof_shared::worker::Pace;
@@ -36,7 +35,7 @@ pub(super) async fn claim(store: &Store, request: ClaimRequest) -> Result<Haul, 
         .run_own(move |conn| {
             let (request, clock) = (Arc::clone(&request), clock.clone());
             Box::pin(async move {
-                let haul = haul(conn, &request, clock.now()).await?;
+                let haul = haul(conn, &request, &clock).await?;
                 if !haul.claimed.deliveries.is_empty() {
                     kill::at("claim_before_commit");
                 }
@@ -50,13 +49,13 @@ pub(super) async fn claim(store: &Store, request: ClaimRequest) -> Result<Haul, 
     Ok(haul)
 }
 
-async fn haul(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Haul, StoreError> {
-    let claimed = claim::claim(conn, request, now).await?;
+async fn haul(conn: &mut Conn<'_>, request: &ClaimRequest, store: &Store) -> Result<Haul, StoreError> {
+    let claimed = claim::claim(conn, request, store.now()).await?;
     let cargo = match conn.database() {
         // Differs because SQLite's one writer should not read what others can read beside it.
         Database::Sqlite => None,
         // Differs because another connection would cost PostgreSQL more than the look.
-        Database::Postgres => Some(load::load(conn, &claimed.deliveries, now).await?),
+        Database::Postgres => Some(load::load(conn, &claimed.deliveries, store).await?),
     };
     Ok(Haul { claimed, cargo })
 }
@@ -110,7 +109,7 @@ pub(super) async fn load(store: &Store, haul: Haul) -> Result<Vec<Mail>, StoreEr
 
 async fn read(store: &Store, deliveries: &[ClaimedDelivery]) -> Result<Cargo, StoreError> {
     let mut reader = store.read().await?;
-    load::load(&mut reader.conn(), deliveries, store.now()).await
+    load::load(&mut reader.conn(), deliveries, store).await
 }
 
 /// Gives leases back. Where that fails they end by their time.

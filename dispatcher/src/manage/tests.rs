@@ -68,7 +68,7 @@ async fn a_unit_that_runs_again_creates_one_endpoint() {
     let ready = public(&bed).ready(NewEndpoint::new(tenant(), URL)).unwrap();
     for _ in 0..2 {
         let mut tx = bed.store.begin().await.unwrap();
-        insert(&mut tx.conn(), &ready).await.unwrap();
+        insert(&mut tx.conn(), &bed.store, &ready).await.unwrap();
         tx.commit().await.unwrap();
     }
     let mut reader = bed.store.read().await.unwrap();

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
-use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::signature::SigningKey;
-use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
+use twiceproof_shared::store::{Arg, Conn, Database, Store, StoreError};
 use url::Url;
 
 use super::claim::ClaimedDelivery;
 use super::json;
+use super::secrets::SecretRow;
 
 /// Tenant and id.
 type Key = (String, String);
@@ -64,14 +64,14 @@ impl Cargo {
 ///
 /// # Errors
 /// As [`StoreError`] says.
-pub async fn load(conn: &mut Conn<'_>, claimed: &[ClaimedDelivery], now: Timestamp) -> Result<Cargo, StoreError> {
+pub async fn load(conn: &mut Conn<'_>, claimed: &[ClaimedDelivery], store: &Store) -> Result<Cargo, StoreError> {
     if claimed.is_empty() {
         return Ok(Cargo::default());
     }
     let events = claimed.iter().map(|one| Part { tenant: &one.key.tenant, id: &one.key.event });
     let endpoints = claimed.iter().map(|one| Part { tenant: &one.key.tenant, id: &one.key.endpoint });
     let events = contents(conn, &distinct(events)?).await?;
-    let endpoints = targets(conn, &distinct(endpoints)?, now).await?;
+    let endpoints = targets(conn, &distinct(endpoints)?, store).await?;
     Ok(Cargo { events, endpoints })
 }
 
@@ -108,11 +108,11 @@ async fn contents(conn: &mut Conn<'_>, keys: &str) -> Result<HashMap<Key, Conten
     Ok(contents.collect())
 }
 
-async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<HashMap<Key, Arc<Target>>, StoreError> {
+async fn targets(conn: &mut Conn<'_>, keys: &str, store: &Store) -> Result<HashMap<Key, Arc<Target>>, StoreError> {
     let sql = match conn.database() {
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
-            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.kind, s.secret FROM jsonb_each($1) k
+            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.key_id, s.kind, s.secret, s.sealed_by FROM jsonb_each($1) k
              CROSS JOIN twiceproof_endpoints e ON e.tenant = k.value ->> 'tenant' AND e.id = k.value ->> 'id'
              LEFT JOIN twiceproof_endpoint_secrets s
                  ON s.tenant = e.tenant AND s.endpoint = e.id AND (s.expires_at IS NULL OR s.expires_at > $2)
@@ -120,7 +120,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<Hash
         }
         // Differs because each database has its own way to read rows out of JSON.
         Database::Postgres => {
-            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.kind, s.secret
+            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.key_id, s.kind, s.secret, s.sealed_by
              FROM json_to_recordset($1::json) AS k (tenant text, id text)
              JOIN twiceproof_endpoints e ON e.tenant = k.tenant AND e.id = k.id
              LEFT JOIN twiceproof_endpoint_secrets s
@@ -128,20 +128,49 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, now: Timestamp) -> Result<Hash
              ORDER BY s.created_at DESC, s.key_id"
         }
     };
-    type Row = (String, String, String, i64, i64, Option<String>, Option<Vec<u8>>);
-    let rows: Vec<Row> = conn.fetch_all(sql, &[Arg::from(keys), now.into()]).await?;
+    let rows: Vec<TargetRow> = conn.fetch_all(sql, &[Arg::from(keys), store.now().into()]).await?;
     let mut targets: HashMap<Key, Target> = HashMap::new();
-    for (tenant, id, url, slots, timeout_ms, kind, secret) in rows {
-        let target = targets.entry((tenant, id)).or_insert_with(|| Target {
-            url: Url::parse(&url).ok(),
-            slots: usize::try_from(slots).unwrap_or(0),
-            timeout: Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0)),
-            secrets: Vec::new(),
-        });
+    for mut row in rows {
+        let secret = row.secret();
+        let target = targets.entry((row.tenant.clone(), row.id.clone())).or_insert_with(|| row.target());
         // Secrets were checked when they were stored; one that cannot be read does not sign.
-        target.secrets.extend(kind.zip(secret).and_then(|(kind, bytes)| SigningKey::from_stored(&kind, bytes).ok()));
+        match secret.map(|secret| secret.open(store.seal(), &row.tenant, &row.id)) {
+            Some(Ok(secret)) => target.secrets.push(secret),
+            Some(Err(error)) => tracing::error!(endpoint = %row.id, %error, "a secret does not sign"),
+            None => {}
+        }
     }
     Ok(targets.into_iter().map(|(key, target)| (key, Arc::new(target))).collect())
+}
+
+/// An endpoint with one of its live secrets, if it has any.
+#[derive(sqlx::FromRow)]
+struct TargetRow {
+    tenant: String,
+    id: String,
+    url: String,
+    slots: i64,
+    timeout_ms: i64,
+    key_id: Option<String>,
+    kind: Option<String>,
+    secret: Option<Vec<u8>>,
+    sealed_by: Option<String>,
+}
+
+impl TargetRow {
+    fn secret(&mut self) -> Option<SecretRow> {
+        let (key_id, kind) = self.key_id.take().zip(self.kind.take())?;
+        Some(SecretRow::new(key_id, kind, self.secret.take()?, self.sealed_by.take()))
+    }
+
+    fn target(&self) -> Target {
+        Target {
+            url: Url::parse(&self.url).ok(),
+            slots: usize::try_from(self.slots).unwrap_or(0),
+            timeout: Duration::from_millis(u64::try_from(self.timeout_ms).unwrap_or(0)),
+            secrets: Vec::new(),
+        }
+    }
 }
 
 impl std::fmt::Debug for Target {

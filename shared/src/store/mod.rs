@@ -65,6 +65,7 @@ pub use wake::{Sleeper, Wake, Waker};
 
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::random::Random;
+use crate::seal::Seal;
 
 /// How long a rollback may take on PostgreSQL before its connection is closed instead.
 #[cfg(feature = "postgres")]
@@ -81,6 +82,7 @@ struct Inner {
     pools: Pools,
     clock: Arc<dyn Clock>,
     random: Random,
+    seal: Seal,
     waker: Waker,
     running: Running,
     /// One writer of this process at a time on SQLite; fair.
@@ -117,6 +119,8 @@ pub struct StoreOptions {
     pub random: Option<Random>,
     /// The most connections; default 8 on SQLite, 16 on PostgreSQL, where the library's own transactions have 4 more.
     pub connections: Option<u32>,
+    /// The master keys that secrets are sealed under. Default: none, and secrets are stored as they are.
+    pub seal: Seal,
     /// Accept a PostgreSQL server that may lose acknowledged commits. For throw-away databases of tests.
     pub allow_unsafe_durability: bool,
 }
@@ -163,6 +167,7 @@ impl Store {
         Ok(Self(Arc::new(Inner {
             pools,
             clock: given.or(sampled).unwrap_or_else(|| Arc::new(SystemClock)),
+            seal: options.seal,
             random: options.random.unwrap_or_else(Random::from_system),
             waker: Waker::new(),
             running: Running::default(),
@@ -318,6 +323,12 @@ impl Store {
     #[must_use]
     pub fn random(&self) -> &Random {
         &self.0.random
+    }
+
+    /// What seals secrets before they are stored.
+    #[must_use]
+    pub fn seal(&self) -> &Seal {
+        &self.0.seal
     }
 
     /// Wakes the workers of this process.
