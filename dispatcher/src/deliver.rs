@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::store::{Store, StoreError};
+use twiceproof_shared::worker::{Pace, Polling};
 
 use crate::purge::{Purge, Retention, ShortRetention};
 use crate::schedule::Policy;
@@ -46,6 +47,7 @@ pub struct Dispatcher {
     grace: Duration,
     /// How long events are kept.
     keep: Duration,
+    polling: Polling,
     worker: Worker,
     /// The endpoint that the last claim ended with.
     after: String,
@@ -63,12 +65,14 @@ pub struct DispatcherOptions {
     pub grace: Duration,
     /// How long events are kept; what is older and has come to its end is deleted while the worker runs.
     pub retention: Retention,
+    /// How often a running worker looks for work that no wake-up told it of.
+    pub polling: Polling,
 }
 
 impl Default for DispatcherOptions {
     fn default() -> Self {
         let (policy, sender, retention) = (Policy::default(), SenderOptions::default(), Retention::default());
-        Self { policy, sender, grace: Duration::from_secs(20), retention }
+        Self { policy, sender, grace: Duration::from_secs(20), retention, polling: Polling::default() }
     }
 }
 
@@ -108,13 +112,13 @@ impl Dispatcher {
     /// # Errors
     /// As [`StartError`] says.
     pub async fn start(store: &Store, options: DispatcherOptions) -> Result<Self, StartError> {
-        let DispatcherOptions { policy, sender, grace, retention } = options;
+        let DispatcherOptions { policy, sender, grace, retention, polling } = options;
         let keep = retention.under(&policy)?;
         let sender = Sender::new(sender)?;
         let worker = Worker::start(store).await?;
         tracing::info!(worker = %worker.id(), "the worker has started");
         let hands = Hands { store: store.clone(), sender, policy: Arc::new(policy), news: Arc::default() };
-        Ok(Self { hands, grace, keep, worker, after: String::new(), marks: Marks::default() })
+        Ok(Self { hands, grace, keep, polling, worker, after: String::new(), marks: Marks::default() })
     }
 
     /// One round: claims what the slots can take, sends it all at once, and records it in one batch. Returns when all is
@@ -161,6 +165,11 @@ impl Dispatcher {
         worker::tidy(self.store(), &self.worker).await
     }
 
+    /// Moves on what dead workers hold.
+    async fn take_over(&self) -> Result<u64, StoreError> {
+        worker::take_over(self.store(), &self.worker).await
+    }
+
     /// Asks for deliveries for `free` slots.
     fn request(&self, free: u32) -> ClaimRequest {
         let margin = self.hands.policy.lease_margin;
@@ -192,6 +201,10 @@ impl Dispatcher {
 
     fn hands(&self) -> &Hands {
         &self.hands
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::new(self.store().waker().sleeper()).with_polling(self.polling)
     }
 
     fn grace(&self) -> Duration {

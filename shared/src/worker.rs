@@ -9,9 +9,20 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
 use crate::store::{Sleeper, StoreError};
 
-/// Polling between 20 ms (just after work) and 500 ms (long idle).
-const SHORTEST: Duration = Duration::from_millis(20);
-const LONGEST: Duration = Duration::from_millis(500);
+/// How often a worker looks for work that nothing told it of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Polling {
+    /// Just after work: 20 ms.
+    pub shortest: Duration,
+    /// After a long idle time: 500 ms.
+    pub longest: Duration,
+}
+
+impl Default for Polling {
+    fn default() -> Self {
+        Self { shortest: Duration::from_millis(20), longest: Duration::from_millis(500) }
+    }
+}
 
 /// Between two batches of housekeeping, so that everybody else gets at the database.
 const BETWEEN_BATCHES: Duration = Duration::from_millis(50);
@@ -50,6 +61,7 @@ where
 #[derive(Debug)]
 pub struct Pace {
     sleeper: Sleeper,
+    polling: Polling,
     idle: Duration,
     trouble: Option<ExponentialBackoff>,
 }
@@ -58,7 +70,14 @@ impl Pace {
     /// The pace of a worker that is woken by this sleeper.
     #[must_use]
     pub fn new(sleeper: Sleeper) -> Self {
-        Self { sleeper, idle: SHORTEST, trouble: None }
+        Self { sleeper, polling: Polling::default(), idle: Polling::default().shortest, trouble: None }
+    }
+
+    /// The same with other times between two looks.
+    #[must_use]
+    pub fn with_polling(mut self, polling: Polling) -> Self {
+        (self.polling, self.idle) = (polling, polling.shortest);
+        self
     }
 
     /// Call it before each look for work: a wake-up that comes after it ends the next pause.
@@ -68,7 +87,7 @@ impl Pace {
 
     /// There was work: the next pause is short.
     pub fn found(&mut self) {
-        self.idle = SHORTEST;
+        self.idle = self.polling.shortest;
         self.trouble = None;
     }
 
@@ -77,7 +96,7 @@ impl Pace {
         self.trouble = None;
         let woken = tokio::time::timeout(self.idle, self.sleeper.woken()).await.is_ok();
         // Only a pause that was slept through makes the next one longer: a busy worker gives up many.
-        self.idle = if woken { SHORTEST } else { (self.idle * 2).min(LONGEST) };
+        self.idle = if woken { self.polling.shortest } else { (self.idle * 2).min(self.polling.longest) };
     }
 
     /// The look failed: waits longer each time, up to 5 s, whatever wakes it.
@@ -96,7 +115,7 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Pace, SHORTEST};
+    use super::{Duration, Pace, Polling};
     use crate::store::Waker;
 
     #[tokio::test(start_paused = true)]
@@ -107,7 +126,7 @@ mod tests {
         waker.wake();
         let started = tokio::time::Instant::now();
         pace.rest().await;
-        assert!(started.elapsed() < SHORTEST);
+        assert!(started.elapsed() < Polling::default().shortest);
     }
 
     #[tokio::test(start_paused = true)]
@@ -123,7 +142,7 @@ mod tests {
         }
         let started = tokio::time::Instant::now();
         pace.rest().await;
-        assert!(started.elapsed() <= SHORTEST + Duration::from_millis(1), "{:?}", started.elapsed());
+        assert!(started.elapsed() <= Polling::default().shortest + Duration::from_millis(1), "{:?}", started.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ use twiceproof_shared::clock::{Clock, ManualClock, Timestamp};
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::key::Key;
 use twiceproof_shared::signature::{self, SignedHeaders};
-use twiceproof_shared::store::{Store, StoreError};
+use twiceproof_shared::store::{Store, StoreError, StoreOptions};
 
 use crate::harness::{Bed, Suite};
 use crate::kit::secret;
@@ -44,10 +44,10 @@ pub fn register(suite: &mut Suite) {
 }
 
 /// What a sink saw, in order.
-type Seen = Arc<Mutex<Vec<Message>>>;
+pub type Seen = Arc<Mutex<Vec<Message>>>;
 
 /// A receiver that answers as `script` says to the n-th request.
-async fn sink(script: impl Fn(usize, &Message) -> Answer + Send + Sync + 'static) -> (Front, Seen) {
+pub async fn sink(script: impl Fn(usize, &Message) -> Answer + Send + Sync + 'static) -> (Front, Seen) {
     let seen: Seen = Arc::default();
     let (script, log, count) = (Arc::new(script), Arc::clone(&seen), Arc::new(AtomicUsize::new(0)));
     let front = Front::open(move |message| {
@@ -61,32 +61,32 @@ async fn sink(script: impl Fn(usize, &Message) -> Answer + Send + Sync + 'static
     (front.await.unwrap(), seen)
 }
 
-fn answer(status: u16) -> Answer {
+pub fn answer(status: u16) -> Answer {
     Answer::empty(StatusCode::from_u16(status).unwrap())
 }
 
-fn tenant() -> Key {
+pub fn tenant() -> Key {
     Key::new("default").unwrap()
 }
 
-fn event(payload: &str) -> NewEvent {
+pub fn event(payload: &str) -> NewEvent {
     NewEvent::json(tenant(), "order.placed", payload.to_owned())
 }
 
-fn options() -> DispatcherOptions {
+pub fn options() -> DispatcherOptions {
     let mut options = DispatcherOptions::default();
     options.sender.addresses = AddressPolicy::AllowPrivate;
     options
 }
 
 /// A clock that the test moves, and a store that runs by it.
-async fn timed(bed: &Bed) -> (ManualClock, Store) {
+pub async fn timed(bed: &Bed) -> (ManualClock, Store) {
     let clock = ManualClock::new(Timestamp::from_secs(1_700_000_000));
     let store = bed.db.store(Some(Arc::new(clock.clone()))).await.unwrap();
     (clock, store)
 }
 
-async fn endpoint(store: &Store, url: String, change: impl FnOnce(&mut NewEndpoint)) -> String {
+pub async fn endpoint(store: &Store, url: String, change: impl FnOnce(&mut NewEndpoint)) -> String {
     let mut endpoint = NewEndpoint::new(tenant(), url);
     endpoint.secret = Some(secret().into());
     change(&mut endpoint);
@@ -94,26 +94,26 @@ async fn endpoint(store: &Store, url: String, change: impl FnOnce(&mut NewEndpoi
     manager.create_now(endpoint).await.unwrap().endpoint.id
 }
 
-fn url(front: &Front) -> String {
+pub fn url(front: &Front) -> String {
     format!("http://{}/hook", front.address())
 }
 
-async fn publish(store: &Store, event: NewEvent) -> Id {
+pub async fn publish(store: &Store, event: NewEvent) -> Id {
     Publisher::new(store, &Policy::default()).publish_now(event).await.unwrap().id
 }
 
 /// The states of all deliveries, counted.
-async fn states(store: &Store) -> HashMap<String, i64> {
+pub async fn states(store: &Store) -> HashMap<String, i64> {
     let sql = "SELECT state, count(*) FROM twiceproof_deliveries GROUP BY state";
     let rows: Vec<(String, i64)> = store.read().await.unwrap().conn().fetch_all(sql, &[]).await.unwrap();
     rows.into_iter().collect()
 }
 
-fn only(state: &str, count: i64) -> HashMap<String, i64> {
+pub fn only(state: &str, count: i64) -> HashMap<String, i64> {
     HashMap::from([(state.to_owned(), count)])
 }
 
-fn header<'m>(message: &'m Message, name: &str) -> &'m str {
+pub fn header<'m>(message: &'m Message, name: &str) -> &'m str {
     message.headers.get(name).unwrap().to_str().unwrap()
 }
 
@@ -148,7 +148,7 @@ async fn fan_out(bed: Bed) {
 }
 
 /// The receiver's own check of the signature.
-fn verify(message: &Message, now: Timestamp) {
+pub fn verify(message: &Message, now: Timestamp) {
     let signed = SignedHeaders {
         id: header(message, signature::ID),
         timestamp: header(message, signature::TIMESTAMP),
@@ -311,11 +311,11 @@ async fn fairness(bed: Bed) {
     assert_eq!((of(&lanes[0]), of(&lanes[1]), of(&lanes[2])), (0, 3, 8), "never more than the free slots");
 }
 
-fn worker(store: &Store) -> Id {
+pub fn worker(store: &Store) -> Id {
     Id::mint(Prefix::Worker, store.now(), store.random())
 }
 
-async fn claim_as(store: &Store, worker: &Id, free: u32, busy: HashMap<String, u32>) -> Claimed {
+pub async fn claim_as(store: &Store, worker: &Id, free: u32, busy: HashMap<String, u32>) -> Claimed {
     let request = ClaimRequest { busy, ..ClaimRequest::new(worker.clone(), free, Duration::from_secs(15)) };
     let (request, now) = (Arc::new(request), store.now());
     let unit = store.run(move |conn| {
@@ -325,7 +325,7 @@ async fn claim_as(store: &Store, worker: &Id, free: u32, busy: HashMap<String, u
     unit.await.unwrap_or_else(|error: StoreError| panic!("{error}"))
 }
 
-async fn record_as(store: &Store, claimed: Claimed, exchange: Exchange, decision: Decision) -> Recorded {
+pub async fn record_as(store: &Store, claimed: Claimed, exchange: Exchange, decision: Decision) -> Recorded {
     let now = store.now();
     let finished: Vec<_> = claimed
         .deliveries
@@ -362,7 +362,10 @@ async fn rolled_back(bed: Bed) {
 }
 
 async fn no_wake(bed: Bed) {
-    let store = bed.db.store(None).await.unwrap();
+    bed.db.store(None).await.unwrap();
+    let mut deaf = StoreOptions::default();
+    deaf.no_listener = true;
+    let store = Store::connect(bed.db.url(), deaf).await.unwrap();
     let (front, seen) = sink(|_, _| answer(200)).await;
     endpoint(&store, url(&front), |_| {}).await;
     let dispatcher = Dispatcher::start(&store, options()).await.unwrap();
@@ -370,7 +373,7 @@ async fn no_wake(bed: Bed) {
     let running = tokio::spawn(dispatcher.run(async move {
         let _ = stopped.await;
     }));
-    // Another store, as another process would be: its wake-ups reach nobody.
+    // Another store, as another process would be: nobody hears its wake-ups.
     let elsewhere = bed.db.store(None).await.unwrap();
     let publisher = Publisher::new(&elsewhere, &Policy::default());
     let publishes = (0..100).map(|_| publisher.publish_now(event("{}")));

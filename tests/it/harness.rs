@@ -160,6 +160,10 @@ const ONLY_POSTGRES: &[&str] = &[
     "seam::a_commit_of_a_failed_transaction_is_an_error",
     "together::events_at_the_same_time_share_a_transaction_where_the_host_allows_it",
     "together::slow_handlers_still_run_side_by_side",
+    "wake::a_lost_listener_is_made_up_for_by_polling_and_comes_back",
+    "wake::a_storm_of_wake_ups_is_told_a_few_times",
+    "wake::another_schema_is_not_woken",
+    "wake::nothing_is_told_where_only_the_own_process_listens",
 ];
 
 fn block_on<F: Future<Output = Result<(), Failed>>>(test: F) -> Result<(), Failed> {

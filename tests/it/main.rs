@@ -34,6 +34,7 @@ mod schemes;
 mod sealing;
 mod seam;
 mod together;
+mod wake;
 
 use std::process::ExitCode;
 
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
     held_snapshot::register(&mut suite);
     log_growth::register(&mut suite);
     bench::register(&mut suite);
+    wake::register(&mut suite);
     rules::register(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
     // The server would outlive an exit from inside `run`.

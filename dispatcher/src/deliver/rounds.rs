@@ -28,6 +28,8 @@ const MOST_VAIN: u32 = 8;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Between two looks for what no claim moves.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
+/// Between two looks for dead workers, which cost next to nothing: what they had claimed waits.
+const TAKE_OVER_EVERY: Duration = Duration::from_secs(1);
 
 /// What a worker did from its start to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,9 +84,12 @@ impl Rounds {
 
     pub(super) async fn run(mut self, shutdown: impl Future<Output = ()> + Send) -> Totals {
         let mut shutdown = std::pin::pin!(shutdown);
-        let mut pace = Pace::new(self.dispatcher.store().waker().sleeper());
+        let mut pace = self.dispatcher.pace();
+        let _listening = self.dispatcher.store().listen();
         let mut tidy = interval(TIDY_EVERY);
         tidy.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut take_over = interval(TAKE_OVER_EVERY);
+        take_over.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut look = true;
         loop {
             // Asked in every round, also while there always is more to do.
@@ -114,7 +119,8 @@ impl Rounds {
                     look = self.hungry || self.looked.elapsed() >= LOOK_EVERY;
                 }
                 () = pace.rest(), if self.free() > 0 => look = true,
-                _ = tidy.tick() => self.tidy().await,
+                _ = tidy.tick() => look = is_new(self.dispatcher.tidy().await),
+                _ = take_over.tick() => look = is_new(self.dispatcher.take_over().await),
             }
         }
         self.wind_down().await
@@ -235,17 +241,11 @@ impl Rounds {
         self.totals.unrecorded += count as u64;
     }
 
-    async fn tidy(&self) {
-        if let Err(error) = self.dispatcher.tidy().await {
-            tracing::warn!(%error, "what other workers left behind was not moved");
-        }
-    }
-
     /// No more claims: requests under way get their grace, what ended is recorded, the rest is given back.
     async fn wind_down(mut self) -> Totals {
         let deadline = Instant::now() + self.dispatcher.grace();
         tracing::info!(in_flight = self.flight.len(), "the worker is stopping");
-        let mut pace = Pace::new(self.dispatcher.store().waker().sleeper());
+        let mut pace = self.dispatcher.pace();
         loop {
             if let Err(error) = self.round(false, &mut pace).await {
                 if Instant::now() >= deadline {
@@ -270,5 +270,16 @@ impl Rounds {
         units::give_back(self.dispatcher.store(), std::mem::take(&mut self.unsent)).await;
         self.dispatcher.retire().await;
         self.totals
+    }
+}
+
+/// Whether something was moved that can be claimed now.
+fn is_new(moved: Result<u64, StoreError>) -> bool {
+    match moved {
+        Ok(moved) => moved > 0,
+        Err(error) => {
+            tracing::warn!(%error, "what other workers left behind was not moved");
+            false
+        }
     }
 }

@@ -125,7 +125,7 @@ pub(super) async fn tidy(store: &Store, worker: &Worker) -> Result<u64, StoreErr
     Ok(take_over(store, worker).await? + settle_parked(store, worker).await?)
 }
 
-async fn take_over(store: &Store, worker: &Worker) -> Result<u64, StoreError> {
+pub(super) async fn take_over(store: &Store, worker: &Worker) -> Result<u64, StoreError> {
     if store.database() != Database::Postgres || !worker.pulse.judges(store.now()) {
         return Ok(0);
     }

@@ -8,6 +8,8 @@
 //! Invariants: a pooled connection is never lent inside a transaction; a failed COMMIT is *unknown*, never *failed*;
 //! no answer leaves before the commit it reports.
 
+#[cfg(feature = "postgres")]
+mod announce;
 mod arg;
 pub mod bulk;
 mod conn;
@@ -17,6 +19,7 @@ mod error;
 #[cfg(feature = "sqlite")]
 mod group;
 mod host;
+mod listen;
 mod loan;
 mod migrate;
 #[cfg(feature = "postgres")]
@@ -54,6 +57,7 @@ pub use arg::Arg;
 pub use conn::{Conn, Database, FromRows};
 pub use error::StoreError;
 pub use host::HostTx;
+pub use listen::Listening;
 pub use loan::Loan;
 #[cfg(feature = "postgres")]
 pub use postgres::{create_schema, drop_schema};
@@ -84,6 +88,8 @@ struct Inner {
     random: Random,
     seal: Seal,
     waker: Waker,
+    listener: listen::Listener,
+    no_listener: bool,
     running: Running,
     /// One writer of this process at a time on SQLite; fair.
     permit: Arc<Semaphore>,
@@ -97,7 +103,14 @@ enum Pools {
         units: tokio::sync::mpsc::Sender<Box<dyn unit::Job>>,
     },
     #[cfg(feature = "postgres")]
-    Postgres { pool: sqlx::PgPool, own: own::Own, time: Option<Arc<database_clock::DatabaseClock>> },
+    Postgres {
+        pool: sqlx::PgPool,
+        own: own::Own,
+        time: Option<Arc<database_clock::DatabaseClock>>,
+        announcer: announce::Announcer,
+        /// What this process announces is said in this name.
+        name: Arc<str>,
+    },
 }
 
 /// How PostgreSQL may plan the statements of a transaction of ours.
@@ -123,6 +136,9 @@ pub struct StoreOptions {
     pub seal: Seal,
     /// Accept a PostgreSQL server that may lose acknowledged commits. For throw-away databases of tests.
     pub allow_unsafe_durability: bool,
+    /// Do not listen for work of other processes; polling finds it. For poolers that lend another server connection to each
+    /// transaction, where a connection cannot listen.
+    pub no_listener: bool,
 }
 
 impl Store {
@@ -133,6 +149,7 @@ impl Store {
     /// feature of this database is off; [`StoreError::Unavailable`] where it cannot be reached.
     pub async fn connect(url: &DatabaseUrl, options: StoreOptions) -> Result<Self, StoreError> {
         let permit = Arc::new(Semaphore::new(1));
+        let waker = Waker::new();
         let given = options.clock;
         let (pools, sampled): (_, Option<Arc<dyn Clock>>) = match url.database() {
             #[cfg(feature = "sqlite")]
@@ -149,13 +166,14 @@ impl Store {
                     postgres::check_durability(&pool).await?;
                 }
                 let own = own::Own::start(address).await?;
-                match given {
-                    Some(_) => (Pools::Postgres { pool, own, time: None }, None),
-                    None => {
-                        let time = database_clock::DatabaseClock::start(&pool).await?;
-                        (Pools::Postgres { pool, own, time: Some(Arc::clone(&time)) }, Some(time))
-                    }
-                }
+                let time = match given {
+                    Some(_) => None,
+                    None => Some(database_clock::DatabaseClock::start(&pool).await?),
+                };
+                let sampled = time.clone().map(|time| -> Arc<dyn Clock> { time });
+                let name = announce::name();
+                let announcer = announce::Announcer::start(&pool, &waker, Arc::clone(&name));
+                (Pools::Postgres { pool, own, time, announcer, name }, sampled)
             }
             #[cfg(not(all(feature = "sqlite", feature = "postgres")))]
             other => {
@@ -169,7 +187,9 @@ impl Store {
             clock: given.or(sampled).unwrap_or_else(|| Arc::new(SystemClock)),
             seal: options.seal,
             random: options.random.unwrap_or_else(Random::from_system),
-            waker: Waker::new(),
+            waker,
+            listener: listen::Listener::default(),
+            no_listener: options.no_listener,
             running: Running::default(),
             permit,
         })))
@@ -379,14 +399,15 @@ impl Store {
         }
     }
 
-    /// Closes the pools; work that waits for a connection ends with an error.
+    /// Closes the pools; work that waits for a connection ends with an error. Wake-ups that were sent go out before.
     pub async fn close(&self) {
         self.0.permit.close();
         match &self.0.pools {
             #[cfg(feature = "sqlite")]
             Pools::Sqlite { pool, .. } => pool.close().await,
             #[cfg(feature = "postgres")]
-            Pools::Postgres { pool, own, .. } => {
+            Pools::Postgres { pool, own, announcer, .. } => {
+                announcer.finish().await;
                 pool.close().await;
                 own.close().await;
             }
