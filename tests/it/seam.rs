@@ -175,10 +175,12 @@ async fn reentrant(bed: Bed) {
 async fn racing_migrations(bed: Bed) {
     let open = async || Store::connect(bed.db.url(), twiceproof_shared::store::StoreOptions::default()).await.unwrap();
     let stores = [open().await, open().await, open().await, open().await];
+    let steps = stores[0].pending_migrations().await.unwrap().len();
     let [a, b, c, d] = &stores;
     let (a, b, c, d) = tokio::join!(a.migrate(), b.migrate(), c.migrate(), d.migrate());
     let applied: usize = [a, b, c, d].into_iter().map(|result| result.unwrap().len()).sum();
-    assert_eq!(applied, 3, "one of them applied all steps");
+    assert!(steps > 0);
+    assert_eq!(applied, steps, "one of them applied all steps");
     assert!(stores[0].pending_migrations().await.unwrap().is_empty());
 }
 

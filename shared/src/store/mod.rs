@@ -27,6 +27,7 @@ mod own;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod raw;
+mod reader;
 mod reentrancy;
 mod running;
 mod savepoint;
@@ -61,6 +62,7 @@ pub use listen::Listening;
 pub use loan::Loan;
 #[cfg(feature = "postgres")]
 pub use postgres::{create_schema, drop_schema};
+pub use reader::Reader;
 pub use running::{Running, RunningGuard, RunningKey};
 pub use savepoint::{EffectMark, begin_effect, keep_effect, undo_effect};
 pub use tx::Tx;
@@ -303,19 +305,6 @@ impl Store {
         }
     }
 
-    /// A connection for reads outside any transaction.
-    ///
-    /// # Errors
-    /// As [`StoreError`] says.
-    pub async fn read(&self) -> Result<Reader, StoreError> {
-        Ok(match &self.0.pools {
-            #[cfg(feature = "sqlite")]
-            Pools::Sqlite { pool, .. } => Reader(Lent::Sqlite(pool.acquire().await?)),
-            #[cfg(feature = "postgres")]
-            Pools::Postgres { pool, .. } => Reader(Lent::Postgres(pool.acquire().await?)),
-        })
-    }
-
     /// Which database this is.
     #[must_use]
     pub fn database(&self) -> Database {
@@ -480,29 +469,5 @@ where
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").field("database", &self.database()).finish_non_exhaustive()
-    }
-}
-
-/// A connection for reads, outside any transaction; it goes back to its pool on drop.
-#[derive(Debug)]
-pub struct Reader(Lent);
-
-#[derive(Debug)]
-enum Lent {
-    #[cfg(feature = "sqlite")]
-    Sqlite(sqlx::pool::PoolConnection<sqlx::Sqlite>),
-    #[cfg(feature = "postgres")]
-    Postgres(sqlx::pool::PoolConnection<sqlx::Postgres>),
-}
-
-impl Reader {
-    /// The connection.
-    pub fn conn(&mut self) -> Conn<'_> {
-        match &mut self.0 {
-            #[cfg(feature = "sqlite")]
-            Lent::Sqlite(conn) => Conn::from(&mut **conn),
-            #[cfg(feature = "postgres")]
-            Lent::Postgres(conn) => Conn::from(&mut **conn),
-        }
     }
 }
