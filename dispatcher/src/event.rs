@@ -51,8 +51,8 @@ impl NewEvent {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidEvent {
-    /// Not made of `A-Z`, `a-z`, `0-9` and `_`, in parts between dots.
-    #[error("an event type is made of A-Z, a-z, 0-9 and _, in parts between dots, at most {MAX_NAME_BYTES} bytes")]
+    /// Not made of `A-Z`, `a-z`, `0-9`, `_` and `-`, in parts between dots.
+    #[error("an event type is made of A-Z, a-z, 0-9, _ and -, in parts between dots, at most {MAX_NAME_BYTES} bytes")]
     EventType,
     /// Not a media type that can be sent as a header.
     #[error("a content type is a media type of visible ASCII characters, at most {MAX_NAME_BYTES} bytes")]
@@ -80,7 +80,8 @@ pub const MAX_CHANNELS: usize = 10;
 /// # Errors
 /// [`InvalidEvent::EventType`].
 pub fn check_event_type(name: &str) -> Result<(), InvalidEvent> {
-    let part = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let part =
+        |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     if name.len() <= MAX_NAME_BYTES && name.split('.').all(part) { Ok(()) } else { Err(InvalidEvent::EventType) }
 }
 
@@ -112,10 +113,10 @@ mod tests {
 
     #[test]
     fn event_types_are_names_in_parts_between_dots() {
-        for name in ["a", "invoice", "invoice.paid", "Invoice_2.paid.v1", "0.1", &"a".repeat(255)] {
+        for name in ["a", "invoice", "invoice.paid", "Invoice_2.paid.v1", "0.1", "a-b", &"a".repeat(255)] {
             assert_eq!(check_event_type(name), Ok(()), "{name}");
         }
-        for name in ["", ".", "a.", ".a", "a..b", "a b", "a-b", "a/b", "ä", "a\0", "a\n", "а", &"a".repeat(256)] {
+        for name in ["", ".", "a.", ".a", "a..b", "a b", "a/b", "ä", "a\0", "a\n", "а", &"a".repeat(256)] {
             assert_eq!(check_event_type(name), Err(InvalidEvent::EventType), "{name:?}");
         }
     }

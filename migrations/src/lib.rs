@@ -21,6 +21,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { version: 3, name: "secret_kinds", sql: include_str!("../sqlite/0003_secret_kinds.sql") },
     Migration { version: 4, name: "service", sql: include_str!("../sqlite/0004_service.sql") },
     Migration { version: 5, name: "sealed", sql: include_str!("../sqlite/0005_sealed.sql") },
+    Migration { version: 6, name: "functions", sql: include_str!("../sqlite/0006_functions.sql") },
 ];
 
 /// The steps for PostgreSQL, in order.
@@ -30,6 +31,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { version: 3, name: "secret_kinds", sql: include_str!("../postgres/0003_secret_kinds.sql") },
     Migration { version: 4, name: "service", sql: include_str!("../postgres/0004_service.sql") },
     Migration { version: 5, name: "sealed", sql: include_str!("../postgres/0005_sealed.sql") },
+    Migration { version: 6, name: "functions", sql: include_str!("../postgres/0006_functions.sql") },
 ];
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod egress;
 mod egress_table;
 mod faults;
 mod fixture;
+mod functions;
 mod group_commit;
 mod harness;
 mod held_snapshot;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
     copies::register(&mut suite);
     program::register(&mut suite);
     publish::register(&mut suite);
+    functions::register(&mut suite);
     retention::register(&mut suite);
     plans::register(&mut suite);
     held_snapshot::register(&mut suite);

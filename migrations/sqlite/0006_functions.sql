@@ -1,0 +1,1 @@
+-- SQLite has no stored functions: the guide to SQL has the statements by which other languages publish.
