@@ -8,9 +8,12 @@ use std::time::Duration;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::key::Key;
 use twiceproof_shared::signature::SigningKey;
+use twiceproof_shared::store::StoreError;
 use url::Url;
 
 use crate::destination::Destination;
+use crate::headers::CustomHeaders;
+use crate::manage::tenants::Metadata;
 use crate::store::endpoints::EndpointRow;
 
 /// An endpoint to be created.
@@ -26,6 +29,16 @@ pub struct NewEndpoint {
     pub description: String,
     /// The event types that it gets; empty for all.
     pub event_types: Vec<String>,
+    /// The channels that it takes; empty for events of all channels and of none.
+    pub channels: Vec<Key>,
+    /// Headers that it wants to see on every request.
+    pub headers: CustomHeaders,
+    /// Whatever the caller wants to keep with it.
+    pub metadata: Metadata,
+    /// Deliveries per second; none: as many as there are.
+    pub rate_limit: Option<u32>,
+    /// Whether it is sent events; if not, they are parked until it is enabled.
+    pub enabled: bool,
     /// What signs first, a shared secret or a private key; a secret is generated if there is none.
     pub secret: Option<SigningKey>,
     /// The deadline of one attempt; the policy's if there is none.
@@ -43,6 +56,11 @@ impl NewEndpoint {
             uid: None,
             description: String::new(),
             event_types: Vec::new(),
+            channels: Vec::new(),
+            headers: CustomHeaders::default(),
+            metadata: Metadata::default(),
+            rate_limit: None,
+            enabled: true,
             secret: None,
             timeout: None,
             slots: None,
@@ -67,6 +85,14 @@ pub struct Endpoint {
     pub state_reason: Option<String>,
     /// The event types that it gets; empty for all.
     pub event_types: Vec<String>,
+    /// The channels that it takes, sorted; empty for events of all channels and of none.
+    pub channels: Vec<String>,
+    /// Headers that it wants to see on every request.
+    pub headers: CustomHeaders,
+    /// Whatever the caller keeps with it.
+    pub metadata: Metadata,
+    /// Deliveries per second; none: as many as there are.
+    pub rate_limit: Option<u32>,
     /// The deadline of one attempt.
     pub timeout: Duration,
     /// How many requests a worker may have under way to it.
@@ -79,12 +105,22 @@ pub struct Endpoint {
     pub failures_in_row: u64,
     /// When it was created.
     pub created_at: Timestamp,
+    /// When it was last changed.
+    pub updated_at: Timestamp,
     url: String,
 }
 
 impl Endpoint {
-    pub(crate) fn new(row: EndpointRow, event_types: Vec<String>) -> Self {
-        Self {
+    /// # Errors
+    /// [`StoreError::Refused`] where a column holds what this program does not write.
+    pub(crate) fn new(row: EndpointRow, event_types: Vec<String>) -> Result<Self, StoreError> {
+        let broken =
+            |_| StoreError::Refused(format!("what is stored of the endpoint {} cannot be read", row.id).into());
+        Ok(Self {
+            channels: serde_json::from_str(&row.channels).map_err(broken)?,
+            headers: serde_json::from_str(&row.headers).map_err(broken)?,
+            metadata: serde_json::from_str(&row.metadata).map_err(broken)?,
+            rate_limit: row.rate_limit.and_then(|limit| u32::try_from(limit).ok()),
             tenant: row.tenant,
             id: row.id,
             uid: row.uid,
@@ -98,8 +134,9 @@ impl Endpoint {
             last_failure_at: row.last_failure_at.map(Timestamp::from_millis),
             failures_in_row: u64::try_from(row.failures_in_row).unwrap_or(0),
             created_at: Timestamp::from_millis(row.created_at),
+            updated_at: Timestamp::from_millis(row.updated_at),
             url: row.url,
-        }
+        })
     }
 
     /// The URL in full: a credential, never to be logged.

@@ -15,6 +15,7 @@ pub mod exchange;
 #[cfg(test)]
 mod fixtures;
 pub mod guard;
+pub mod headers;
 pub mod manage;
 pub mod publish;
 pub mod purge;

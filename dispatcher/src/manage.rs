@@ -5,25 +5,30 @@
 //! was created with a secret. Disabling parks what waits, enabling makes it pending again; nothing is dropped. Refusals are
 //! no SQL errors, so they leave the caller's transaction usable.
 
+pub mod change;
+pub mod event_types;
 pub mod sealing;
+mod secrets;
 pub mod tenants;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
-use twiceproof_shared::key::{InvalidKey, Key};
+use twiceproof_shared::key::Key;
 use twiceproof_shared::secret::Secret;
-use twiceproof_shared::signature::{MAX_SIGNATURES, PublicKey, SigningKey};
+use twiceproof_shared::signature::{MAX_SIGNATURES, SigningKey};
 use twiceproof_shared::store::{Conn, Store, StoreError, Wake};
 
 use crate::endpoint::{Endpoint, NewEndpoint};
-use crate::event::{InvalidEvent, check_event_type};
+use crate::event::InvalidEvent;
 use crate::guard::{AddressPolicy, Refused};
+use crate::headers::InvalidHeader;
 use crate::schedule::Policy;
 use crate::store::endpoints::{self, EndpointRow};
-use crate::store::secrets::{self, SecretKey};
+use crate::store::secrets::{self as stored_secrets, SecretKey};
 use crate::store::waiting;
 
 /// Manages the endpoints of one store. Cheap to clone.
@@ -62,6 +67,9 @@ pub enum ManageError {
     /// The uid belongs to another endpoint.
     #[error("the uid is already used by {0}")]
     UidTaken(String),
+    /// A custom header cannot be one.
+    #[error(transparent)]
+    Header(#[from] InvalidHeader),
     /// The endpoint has a secret with this id.
     #[error("the endpoint already has a secret with this id")]
     SecretIdTaken,
@@ -94,7 +102,7 @@ impl Manager {
     pub async fn create(&self, conn: &mut Conn<'_>, new: NewEndpoint) -> Result<Created, ManageError> {
         let ready = self.ready(new)?;
         insert(conn, &self.store, &ready).await?;
-        Ok(ready.created())
+        ready.created()
     }
 
     /// Creates an enabled endpoint in a transaction of its own.
@@ -111,7 +119,7 @@ impl Manager {
                 Box::pin(async move { insert(conn, &store, &ready).await })
             })
             .await?;
-        Ok(ready.created())
+        ready.created()
     }
 
     /// An endpoint by its id.
@@ -120,6 +128,15 @@ impl Manager {
     /// [`ManageError::NotFound`], or as [`ManageError::Store`] says.
     pub async fn get(&self, conn: &mut Conn<'_>, tenant: &Key, id: &str) -> Result<Endpoint, ManageError> {
         let row = endpoints::find(conn, tenant.as_str(), id).await?.ok_or(ManageError::NotFound)?;
+        with_event_types(conn, row).await
+    }
+
+    /// An endpoint by its id, or else by its uid.
+    ///
+    /// # Errors
+    /// [`ManageError::NotFound`], or as [`ManageError::Store`] says.
+    pub async fn find(&self, conn: &mut Conn<'_>, tenant: &Key, id_or_uid: &str) -> Result<Endpoint, ManageError> {
+        let row = endpoints::find_by_name(conn, tenant.as_str(), id_or_uid).await?.ok_or(ManageError::NotFound)?;
         with_event_types(conn, row).await
     }
 
@@ -134,87 +151,30 @@ impl Manager {
         after: &str,
         limit: u32,
     ) -> Result<Vec<Endpoint>, ManageError> {
-        let rows = endpoints::page(conn, tenant.as_str(), after, i64::from(limit)).await?;
-        let mut page = Vec::with_capacity(rows.len());
-        for row in rows {
-            page.push(with_event_types(conn, row).await?);
-        }
-        Ok(page)
+        self.page(conn, tenant, after, false, i64::from(limit)).await
     }
 
-    /// A fresh id for a secret.
-    ///
-    /// # Errors
-    /// Never: the id is made of visible ASCII characters.
-    pub fn mint_key_id(&self) -> Result<Key, InvalidKey> {
-        Key::new(format!("key_{:016x}", self.store.random().below(u64::MAX)))
-    }
-
-    /// Adds a secret or a private key; from now on it signs too. To rotate, add the new one, and expire the old one when the receiver has
-    /// changed over. Adding the same secret under the same id again changes nothing.
-    ///
-    /// # Errors
-    /// As [`ManageError`] says.
-    pub async fn add_secret(
-        &self,
-        conn: &mut Conn<'_>,
-        key: SecretKey<'_>,
-        secret: &SigningKey,
-    ) -> Result<(), ManageError> {
-        let now = self.store.now();
-        // Held until the end of the transaction: two callers at once must not pass the limit together.
-        found(endpoints::touch(conn, key.tenant, key.endpoint, now).await?)?;
-        if let Some(row) = secrets::find(conn, key).await? {
-            let stored = row.open(self.store.seal(), key.tenant, key.endpoint)?;
-            return if stored.kind() == secret.kind() && stored.expose() == secret.expose() {
-                Ok(())
-            } else {
-                Err(ManageError::SecretIdTaken)
-            };
-        }
-        if secrets::live(conn, key.tenant, key.endpoint, now).await? >= MAX_SIGNATURES {
-            return Err(ManageError::TooManySecrets);
-        }
-        // False only where another transaction just used the same id.
-        if secrets::insert(conn, &self.store, key, secret, now).await? {
-            Ok(())
-        } else {
-            Err(ManageError::SecretIdTaken)
-        }
-    }
-
-    /// The public halves of an endpoint's live private keys with their ids, newest first: what its owner verifies with.
-    ///
-    /// # Errors
-    /// As [`ManageError::Store`] says.
-    pub async fn public_keys(
+    /// The same, or where it goes `down`, the page before `from`, backwards.
+    pub(crate) async fn page(
         &self,
         conn: &mut Conn<'_>,
         tenant: &Key,
-        id: &str,
-    ) -> Result<Vec<(String, PublicKey)>, ManageError> {
-        let rows = secrets::all_live(conn, tenant.as_str(), id, self.store.now()).await?;
-        let mut public = Vec::new();
-        for row in rows {
-            let key_id = row.key_id.clone();
-            if let Some(key) = row.open(self.store.seal(), tenant.as_str(), id)?.public() {
-                public.push((key_id, key));
-            }
+        from: &str,
+        down: bool,
+        limit: i64,
+    ) -> Result<Vec<Endpoint>, ManageError> {
+        let rows = endpoints::page(conn, tenant.as_str(), from, down, limit).await?;
+        let ids = || rows.iter().map(|row| row.id.as_str());
+        let Some((first, last)) = ids().min().zip(ids().max()) else { return Ok(Vec::new()) };
+        let mut types: HashMap<String, Vec<String>> = HashMap::new();
+        for (endpoint, name) in endpoints::event_types_between(conn, tenant.as_str(), first, last).await? {
+            types.entry(endpoint).or_default().push(name);
         }
-        Ok(public)
-    }
-
-    /// Ends a secret's life at a time, now or later. An endpoint without a live secret is sent nothing.
-    ///
-    /// # Errors
-    /// [`ManageError::NotFound`], or as [`ManageError::Store`] says.
-    pub async fn expire_secret(
-        &self,
-        conn: &mut Conn<'_>,
-        key: SecretKey<'_>,
-        at: Timestamp,
-    ) -> Result<(), ManageError> {
-        found(secrets::expire(conn, key, at).await?)
+        let endpoint = |row: EndpointRow| {
+            let types = types.remove(&row.id).unwrap_or_default();
+            Ok(Endpoint::new(row, types)?)
+        };
+        rows.into_iter().map(endpoint).collect()
     }
 
     /// Disables an endpoint and parks what waits for it. Requests under way go on.
@@ -242,52 +202,18 @@ impl Manager {
     }
 
     /// Checks the endpoint and gives it its id and its first secret.
-    fn ready(&self, new: NewEndpoint) -> Result<Ready, ManageError> {
-        let row = self.row(&new)?;
+    pub(crate) fn ready(&self, new: NewEndpoint) -> Result<Ready, ManageError> {
+        let id = Id::mint(Prefix::Endpoint, self.store.now(), self.store.random());
+        let row = self.row(&new, id)?;
         let secret = new.secret.unwrap_or_else(|| Secret::generate(self.store.random()).into());
         let key_id = self.mint_key_id().map_err(|_| ManageError::SecretIdTaken)?;
         Ok(Ready { row, event_types: new.event_types, key_id, secret })
     }
-
-    fn row(&self, new: &NewEndpoint) -> Result<EndpointRow, ManageError> {
-        let now = self.store.now();
-        let url = self.addresses.parse_url(&new.url)?;
-        for event_type in &new.event_types {
-            check_event_type(event_type)?;
-        }
-        if new.description.len() > MAX_DESCRIPTION_BYTES || new.description.contains('\0') {
-            return Err(ManageError::Limit("a description has at most 1024 bytes and no NUL"));
-        }
-        let timeout = new.timeout.unwrap_or(self.timeout);
-        if timeout < Duration::from_millis(1) || timeout > MAX_TIMEOUT {
-            return Err(ManageError::Limit("a timeout lies between 1 ms and 5 minutes"));
-        }
-        let slots = new.slots.unwrap_or(self.slots);
-        if slots == 0 {
-            return Err(ManageError::Limit("an endpoint needs at least one slot"));
-        }
-        Ok(EndpointRow {
-            tenant: new.tenant.to_string(),
-            id: Id::mint(Prefix::Endpoint, now, self.store.random()).into(),
-            uid: new.uid.clone().map(String::from),
-            url: url.into(),
-            description: new.description.clone(),
-            state: "enabled".to_owned(),
-            state_reason: None,
-            all_event_types: i64::from(new.event_types.is_empty()),
-            timeout_ms: i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX),
-            slots: i64::from(slots),
-            last_success_at: None,
-            last_failure_at: None,
-            failures_in_row: 0,
-            created_at: now.as_millis(),
-        })
-    }
 }
 
 /// An endpoint that was checked and has its id and its first secret.
-#[derive(Debug)]
-struct Ready {
+#[derive(Debug, Clone)]
+pub(crate) struct Ready {
     row: EndpointRow,
     event_types: Vec<String>,
     key_id: Key,
@@ -295,16 +221,28 @@ struct Ready {
 }
 
 impl Ready {
-    fn created(&self) -> Created {
-        Created {
-            endpoint: Endpoint::new(self.row.clone(), self.event_types.clone()),
+    /// The same, of this tenant.
+    #[cfg(feature = "api")]
+    pub(crate) fn of(&self, tenant: &Key) -> Self {
+        let mut ready = self.clone();
+        ready.row.tenant = tenant.to_string();
+        ready
+    }
+
+    pub(crate) fn created(&self) -> Result<Created, ManageError> {
+        let mut event_types = self.event_types.clone();
+        event_types.sort_unstable();
+        event_types.dedup();
+        Ok(Created {
+            endpoint: Endpoint::new(self.row.clone(), event_types)?,
             key_id: self.key_id.clone(),
             secret: self.secret.clone(),
-        }
+        })
     }
 }
 
-async fn insert(conn: &mut Conn<'_>, store: &Store, ready: &Ready) -> Result<(), ManageError> {
+/// Stores an endpoint in the caller's transaction.
+pub(crate) async fn insert(conn: &mut Conn<'_>, store: &Store, ready: &Ready) -> Result<(), ManageError> {
     let Ready { row, event_types, key_id, secret } = ready;
     if !endpoints::insert(conn, row).await? {
         if endpoints::find(conn, &row.tenant, &row.id).await?.is_some() {
@@ -317,7 +255,7 @@ async fn insert(conn: &mut Conn<'_>, store: &Store, ready: &Ready) -> Result<(),
     }
     endpoints::insert_event_types(conn, &row.tenant, &row.id, event_types).await?;
     let key = SecretKey { tenant: &row.tenant, endpoint: &row.id, key_id };
-    secrets::insert(conn, store, key, secret, Timestamp::from_millis(row.created_at)).await?;
+    stored_secrets::insert(conn, store, key, secret, Timestamp::from_millis(row.created_at)).await?;
     Ok(())
 }
 
@@ -326,7 +264,7 @@ const MOST_MOVED: i64 = 10_000;
 
 async fn with_event_types(conn: &mut Conn<'_>, row: EndpointRow) -> Result<Endpoint, ManageError> {
     let types = endpoints::event_types(conn, &row.tenant, &row.id).await?;
-    Ok(Endpoint::new(row, types.into_iter().map(|(name,)| name).collect()))
+    Ok(Endpoint::new(row, types.into_iter().map(|(name,)| name).collect())?)
 }
 
 fn found(found: bool) -> Result<(), ManageError> {

@@ -24,6 +24,7 @@ use self::desk::Desk;
 use crate::event::{self, InvalidEvent, NewEvent};
 use crate::schedule::Policy;
 use crate::store::events::{self, EventRow, FreshEvent, Twin};
+use crate::store::resend;
 
 /// Publishes events into one store. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -84,6 +85,12 @@ impl Publisher {
         self
     }
 
+    /// The largest payload, in bytes.
+    #[must_use]
+    pub fn payload_limit(&self) -> usize {
+        self.payload_limit
+    }
+
     /// Publishes an event in the caller's transaction. Send the [`Wake`] after its commit.
     ///
     /// On PostgreSQL an uncommitted event with the same uid is waited for.
@@ -107,6 +114,56 @@ impl Publisher {
         // Minted before the unit, which may run again: it then finds its own event by the id.
         let ready = Arc::new(self.ready(event)?);
         desk::publish(self, ready).await
+    }
+
+    /// A fresh id for an event that is published with [`Publisher::publish_to`].
+    #[must_use]
+    pub fn mint(&self) -> Id {
+        Id::mint(Prefix::Event, self.store.now(), self.store.random())
+    }
+
+    /// Publishes an event to one endpoint alone, whatever its filter, in the caller's transaction. Send the [`Wake`] after its
+    /// commit. Run again with the same id it changes nothing.
+    ///
+    /// # Errors
+    /// As [`Publisher::publish`].
+    pub async fn publish_to(
+        &self,
+        conn: &mut Conn<'_>,
+        event: NewEvent,
+        id: &Id,
+        endpoint: &str,
+    ) -> Result<Wake, PublishError> {
+        let ready = Ready { id: id.clone(), ..self.ready(event)? };
+        let (tenant, now) = (ready.event.tenant.as_str(), self.store.now());
+        if !events::insert(conn, &ready.row(), now).await? && !events::exists(conn, tenant, id.as_str()).await? {
+            let uid = ready.event.uid.as_ref().map_or("", Key::as_str);
+            let twin = events::by_uid(conn, tenant, uid).await?;
+            let twin = twin.ok_or_else(|| StoreError::Refused("an event is in the way that cannot be seen".into()))?;
+            ready.compare(&twin)?;
+            return Ok(Wake::none());
+        }
+        resend::owe(conn, tenant, id.as_str(), endpoint, (now, now.plus(self.horizon))).await?;
+        Ok(self.wake(1))
+    }
+
+    /// Has an event sent to an endpoint again, or for the first time, beside its schedule, under the same id. Send the
+    /// [`Wake`] after the commit. Where an attempt is due or under way already, nothing changes.
+    ///
+    /// # Errors
+    /// As [`StoreError`] says.
+    pub async fn resend(
+        &self,
+        conn: &mut Conn<'_>,
+        tenant: &Key,
+        event: &str,
+        endpoint: &str,
+    ) -> Result<Wake, StoreError> {
+        let now = self.store.now();
+        if !resend::again(conn, tenant.as_str(), event, endpoint, now).await? {
+            resend::owe(conn, tenant.as_str(), event, endpoint, (now, now.plus(self.horizon))).await?;
+        }
+        Ok(self.wake(1))
     }
 
     /// Publishes one event in a unit of its own.
@@ -264,7 +321,12 @@ impl Ready {
     }
 
     fn fresh(&self) -> FreshEvent<'_> {
-        FreshEvent { tenant: self.event.tenant.as_str(), id: self.id.as_str(), event_type: &self.event.event_type }
+        FreshEvent {
+            tenant: self.event.tenant.as_str(),
+            id: self.id.as_str(),
+            event_type: &self.event.event_type,
+            channels: &self.channels,
+        }
     }
 
     /// What it means that the uid is taken by `twin`.

@@ -14,6 +14,7 @@ use twiceproof_shared::signature::{self, SigningKey};
 use url::Url;
 
 use crate::destination::Destination;
+use crate::headers::CustomHeaders;
 
 /// The `User-Agent` of all deliveries.
 pub const AGENT: &str = concat!("twiceproof/", env!("CARGO_PKG_VERSION"));
@@ -33,6 +34,8 @@ pub struct Letter<'a> {
     pub secrets: &'a [SigningKey],
     /// The deadline of the attempt.
     pub timeout: Duration,
+    /// Headers that the endpoint's owner wants to see. They never take the place of the others.
+    pub custom: &'a CustomHeaders,
 }
 
 /// A request that is ready to be sent. Only [`sign`] makes it.
@@ -71,7 +74,9 @@ pub fn sign(letter: &Letter<'_>, now: Timestamp) -> Result<SignedRequest, NotSig
     }
     let signatures = signature::sign_with(letter.secrets, letter.event_id, now, letter.payload);
     let content_type = HeaderValue::from_str(letter.content_type).map_err(|_| NotSigned::ContentType)?;
-    let mut headers = HeaderMap::with_capacity(7);
+    let mut headers = HeaderMap::with_capacity(8);
+    // First, so that whatever is set after them wins.
+    letter.custom.put_on(&mut headers);
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
@@ -127,6 +132,7 @@ mod tests {
             payload: &Bytes::copy_from_slice(payload),
             secrets,
             timeout: Duration::from_secs(15),
+            custom: &CustomHeaders::default(),
         };
         sign(&letter, now)
     }

@@ -10,14 +10,17 @@ mod attempts;
 pub mod claim;
 pub mod counts;
 pub mod endpoints;
+pub mod event_types;
 pub mod events;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod health;
+pub mod history;
 mod lanes;
 pub mod load;
 pub mod purge;
 pub mod record;
+pub mod resend;
 pub mod secrets;
 pub mod tenants;
 pub mod waiting;

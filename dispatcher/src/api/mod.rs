@@ -9,19 +9,26 @@
 //! [`Work`](work::Work), which is a transaction of its own or the one that a layer lends.
 
 mod applications;
+mod attempts;
 mod auth;
+mod authentication;
 mod body;
+mod endpoints;
 mod error;
+mod event_types;
 mod health;
+mod messages;
 mod page;
 mod query;
 mod time;
 pub mod token;
+mod window;
 mod work;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use twiceproof_shared::store::Store;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
@@ -40,25 +47,37 @@ struct Inner {
     publisher: Publisher,
     manager: Manager,
     keys: Keys,
+    public_url: String,
 }
 
 impl Api {
     /// An API over one store. `keys` judge the callers' tokens.
     #[must_use]
     pub fn new(store: &Store, publisher: Publisher, manager: Manager, keys: Keys) -> Self {
-        Self(Arc::new(Inner { store: store.clone(), publisher, manager, keys }))
+        let public_url = String::new();
+        Self(Arc::new(Inner { store: store.clone(), publisher, manager, keys, public_url }))
+    }
+
+    /// The same with the address at which this server is known, `https://HOST` without a slash at its end.
+    #[must_use]
+    pub fn with_public_url(self, url: impl Into<String>) -> Self {
+        let Inner { store, publisher, manager, keys, .. } = &*self.0;
+        let (store, publisher, manager, keys) = (store.clone(), publisher.clone(), manager.clone(), keys.clone());
+        Self(Arc::new(Inner { store, publisher, manager, keys, public_url: url.into() }))
+    }
+
+    fn public_url(&self) -> &str {
+        &self.0.public_url
     }
 
     fn store(&self) -> &Store {
         &self.0.store
     }
 
-    #[expect(dead_code, reason = "messages come with their routes")]
     fn publisher(&self) -> &Publisher {
         &self.0.publisher
     }
 
-    #[expect(dead_code, reason = "endpoints come with their routes")]
     fn manager(&self) -> &Manager {
         &self.0.manager
     }
@@ -68,10 +87,14 @@ impl Api {
     }
 }
 
+/// What a body may have beside a payload, in bytes.
+const ENVELOPE: usize = 64 * 1024;
+
 /// The routes under `/api/v1`.
 pub fn router(api: Api) -> Router {
+    let limit = DefaultBodyLimit::max(api.publisher().payload_limit() + ENVELOPE);
     let (router, _) = described().split_for_parts();
-    router.with_state(api)
+    router.layer(limit).with_state(api)
 }
 
 /// The OpenAPI description of all routes, made from the code that answers them.
@@ -81,7 +104,14 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 }
 
 fn described() -> OpenApiRouter<Api> {
-    OpenApiRouter::with_openapi(Description::openapi()).merge(health::routes()).merge(applications::routes())
+    OpenApiRouter::with_openapi(Description::openapi())
+        .merge(health::routes())
+        .merge(applications::routes())
+        .merge(event_types::routes())
+        .merge(authentication::routes())
+        .merge(endpoints::routes())
+        .merge(messages::routes())
+        .merge(attempts::routes())
 }
 
 #[derive(utoipa::OpenApi)]

@@ -45,9 +45,9 @@ impl Work {
         }
     }
 
-    /// The lent transaction, if there is one.
-    pub(super) fn loan(&self) -> Option<&Loan> {
-        self.loan.as_ref()
+    /// Whether the transaction is lent, and a unit runs once.
+    pub(super) fn is_lent(&self) -> bool {
+        self.loan.is_some()
     }
 }
 

@@ -127,6 +127,7 @@ fn request(
         payload: &payload,
         secrets: &target.secrets,
         timeout: target.timeout,
+        custom: &target.headers,
     };
     sign(&letter, now).map_err(|reason| NotSent::NotSigned(reason.to_string()))
 }

@@ -24,6 +24,7 @@ struct AttemptRow<'a> {
     response_len: Option<usize>,
     started_at: i64,
     ended_at: i64,
+    by_hand: u8,
 }
 
 /// Keeps these attempts, all of them in time or all of them late; how many were not there already.
@@ -50,6 +51,7 @@ pub(super) async fn insert(conn: &mut Conn<'_>, batch: &[&Finished], are_late: b
             response_len: response.map(|body| body.len()),
             started_at: one.started_at.as_millis(),
             ended_at: one.ended_at.as_millis(),
+            by_hand: one.claimed.by_hand.into(),
         }
     });
     let rows = json(&rows.collect::<Vec<_>>())?;
@@ -57,23 +59,26 @@ pub(super) async fn insert(conn: &mut Conn<'_>, batch: &[&Finished], are_late: b
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
             "INSERT INTO twiceproof_attempts
-                 (tenant, id, event, endpoint, number, token, outcome, late, status, error, response, started_at, ended_at)
+                 (tenant, id, event, endpoint, number, token, outcome, late, status, error, response, started_at, ended_at,
+                  by_hand)
              SELECT value ->> 'tenant', value ->> 'id', value ->> 'event', value ->> 'endpoint', value ->> 'number',
                     value ->> 'token', value ->> 'outcome', $3, value ->> 'status', value ->> 'error',
                     substr($2, value ->> 'response_at', value ->> 'response_len'),
-                    value ->> 'started_at', value ->> 'ended_at'
+                    value ->> 'started_at', value ->> 'ended_at', value ->> 'by_hand'
              FROM jsonb_each($1) WHERE true
              ON CONFLICT DO NOTHING"
         }
         // Differs because each database has its own way to read rows out of JSON.
         Database::Postgres => {
             "INSERT INTO twiceproof_attempts
-                 (tenant, id, event, endpoint, number, token, outcome, late, status, error, response, started_at, ended_at)
+                 (tenant, id, event, endpoint, number, token, outcome, late, status, error, response, started_at, ended_at,
+                  by_hand)
              SELECT r.tenant, r.id, r.event, r.endpoint, r.number, r.token, r.outcome, $3, r.status, r.error,
-                    substring($2::bytea from r.response_at for r.response_len), r.started_at, r.ended_at
+                    substring($2::bytea from r.response_at for r.response_len), r.started_at, r.ended_at, r.by_hand
              FROM json_to_recordset($1::json) AS r
                  (tenant text, id text, event text, endpoint text, number bigint, token bigint, outcome text,
-                  status bigint, error text, response_at int, response_len int, started_at bigint, ended_at bigint)
+                  status bigint, error text, response_at int, response_len int, started_at bigint, ended_at bigint,
+                  by_hand bigint)
              ON CONFLICT DO NOTHING"
         }
     };

@@ -83,6 +83,8 @@ pub struct ClaimedDelivery {
     pub(crate) attempts: u32,
     pub(crate) deadline_at: Timestamp,
     pub(crate) lease_until: Timestamp,
+    /// Somebody asked for this attempt; whatever the schedule had in mind stays.
+    pub(crate) by_hand: bool,
 }
 
 impl ClaimedDelivery {
@@ -211,6 +213,7 @@ struct Row {
     attempts: i64,
     deadline_at: i64,
     lease_until: i64,
+    by_hand: i64,
 }
 
 impl From<Row> for ClaimedDelivery {
@@ -222,6 +225,7 @@ impl From<Row> for ClaimedDelivery {
             attempts: u32::try_from(row.attempts).unwrap_or(u32::MAX),
             deadline_at: Timestamp::from_millis(row.deadline_at),
             lease_until: Timestamp::from_millis(row.lease_until),
+            by_hand: row.by_hand != 0,
         }
     }
 }
@@ -252,7 +256,8 @@ async fn take(conn: &mut Conn<'_>, orders: &[Order<'_>], worker: &Id) -> Result<
                          FROM pick WHERE pick.seq IS NOT NULL AND pick.room > 1)
                      SELECT json_group_array(json_object('seq', d.seq, 'tenant', d.tenant, 'event', d.event,
                          'endpoint', d.endpoint, 'token', d.token + 1, 'attempts', d.attempts,
-                         'deadline_at', d.deadline_at, 'lease_until', pick.lease_until))
+                         'deadline_at', d.deadline_at, 'lease_until', pick.lease_until,
+                         'by_hand', d.resume_state IS NOT NULL))
                      FROM pick CROSS JOIN twiceproof_deliveries d ON d.seq = pick.seq",
                     &[Arg::from(&orders)],
                 )
@@ -280,7 +285,8 @@ async fn take(conn: &mut Conn<'_>, orders: &[Order<'_>], worker: &Id) -> Result<
                  UPDATE twiceproof_deliveries d
                  SET state = 'leased', token = d.token + 1, lease_owner = $2, lease_until = picked.lease_until
                  FROM picked WHERE d.tenant = picked.tenant AND d.event = picked.event AND d.endpoint = picked.endpoint
-                 RETURNING d.seq, d.tenant, d.event, d.endpoint, d.token, d.attempts, d.deadline_at, d.lease_until",
+                 RETURNING d.seq, d.tenant, d.event, d.endpoint, d.token, d.attempts, d.deadline_at, d.lease_until,
+                     CAST(d.resume_state IS NOT NULL AS INTEGER)::bigint AS by_hand",
                 &[Arg::from(&orders), worker.into()],
             )
             .await?

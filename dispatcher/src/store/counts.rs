@@ -1,5 +1,7 @@
 //! How many deliveries are in which state.
 
+use twiceproof_shared::clock::Timestamp;
+use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::store::{Conn, StoreError};
 
 /// Deliveries by state. Their sum is what was accepted: nothing is lost between states.
@@ -31,6 +33,28 @@ impl Counts {
     }
 }
 
+/// Counts what one endpoint was or is owed, of events between two times.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn of_endpoint(
+    conn: &mut Conn<'_>,
+    tenant: &str,
+    endpoint: &str,
+    since: Timestamp,
+    until: Timestamp,
+) -> Result<Counts, StoreError> {
+    let lowest = |time| Id::lowest_at(Prefix::Event, time);
+    let rows: Vec<(String, i64)> = conn
+        .fetch_all(
+            "SELECT state, count(*) FROM twiceproof_deliveries
+             WHERE tenant = $1 AND endpoint = $2 AND event >= $3 AND event < $4 GROUP BY state",
+            &[tenant.into(), endpoint.into(), (&lowest(since)).into(), (&lowest(until)).into()],
+        )
+        .await?;
+    Ok(by_state(rows))
+}
+
 /// Counts the deliveries of a tenant, or of all. Reads every row: for reports and tests, not for hot paths.
 ///
 /// # Errors
@@ -46,6 +70,10 @@ pub async fn counts(conn: &mut Conn<'_>, tenant: Option<&str>) -> Result<Counts,
         }
         None => conn.fetch_all("SELECT state, count(*) FROM twiceproof_deliveries GROUP BY state", &[]).await?,
     };
+    Ok(by_state(rows))
+}
+
+fn by_state(rows: Vec<(String, i64)>) -> Counts {
     let mut counts = Counts::default();
     for (state, count) in rows {
         let count = u64::try_from(count).unwrap_or(0);
@@ -59,5 +87,5 @@ pub async fn counts(conn: &mut Conn<'_>, tenant: Option<&str>) -> Result<Counts,
             _ => counts.dead = count,
         }
     }
-    Ok(counts)
+    counts
 }

@@ -36,19 +36,74 @@ pub struct EndpointRow {
     pub failures_in_row: i64,
     /// When it was created.
     pub created_at: i64,
+    /// When it was last changed.
+    pub updated_at: i64,
+    /// The channels that it takes, as a sorted JSON array.
+    pub channels: String,
+    /// Its custom headers, as a JSON object: values may be credentials.
+    pub headers: String,
+    /// A JSON object of texts.
+    pub metadata: String,
+    /// Deliveries per second.
+    pub rate_limit: Option<i64>,
 }
 
-/// Inserts an enabled endpoint. False: its uid (or, when the unit runs again, its id) is there already.
+/// Reads whole rows of endpoints.
+macro_rules! select {
+    ($which:literal) => {
+        concat!(
+            "SELECT tenant, id, uid, url, description, state, state_reason, all_event_types, timeout_ms, slots,
+                    last_success_at, last_failure_at, failures_in_row, created_at, updated_at, channels, headers, metadata,
+                    rate_limit
+             FROM twiceproof_endpoints ",
+            $which
+        )
+    };
+}
+
+/// Inserts an endpoint. False: its uid (or, when the unit runs again, its id) is there already.
 ///
 /// # Errors
 /// As [`StoreError`] says.
 pub async fn insert(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, StoreError> {
     let inserted = conn
         .execute(
-            "INSERT INTO twiceproof_endpoints (tenant, id, uid, url, description, state, all_event_types, timeout_ms,
-                 slots, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, $5, 'enabled', $6, $7, $8, $9, $9)
+            "INSERT INTO twiceproof_endpoints (tenant, id, uid, url, description, state, state_reason, all_event_types,
+                 timeout_ms, slots, channels, headers, metadata, rate_limit, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15)
              ON CONFLICT DO NOTHING",
+            &[
+                Arg::from(&row.tenant),
+                Arg::from(&row.id),
+                row.uid.as_deref().into(),
+                Arg::from(&row.url),
+                Arg::from(&row.description),
+                Arg::from(&row.state),
+                row.state_reason.as_deref().into(),
+                row.all_event_types.into(),
+                row.timeout_ms.into(),
+                row.slots.into(),
+                Arg::from(&row.channels),
+                Arg::from(&row.headers),
+                Arg::from(&row.metadata),
+                row.rate_limit.into(),
+                row.created_at.into(),
+            ],
+        )
+        .await?;
+    Ok(inserted == 1)
+}
+
+/// Writes what can be changed of an endpoint, but for its state. False: there is none.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn update(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, StoreError> {
+    let updated = conn
+        .execute(
+            "UPDATE twiceproof_endpoints SET uid = $3, url = $4, description = $5, all_event_types = $6, timeout_ms = $7,
+                 slots = $8, channels = $9, headers = $10, metadata = $11, rate_limit = $12, updated_at = $13
+             WHERE tenant = $1 AND id = $2",
             &[
                 Arg::from(&row.tenant),
                 Arg::from(&row.id),
@@ -58,11 +113,40 @@ pub async fn insert(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, Stor
                 row.all_event_types.into(),
                 row.timeout_ms.into(),
                 row.slots.into(),
-                row.created_at.into(),
+                Arg::from(&row.channels),
+                Arg::from(&row.headers),
+                Arg::from(&row.metadata),
+                row.rate_limit.into(),
+                row.updated_at.into(),
             ],
         )
         .await?;
-    Ok(inserted == 1)
+    Ok(updated == 1)
+}
+
+/// Deletes an endpoint with its filter and secrets; its open deliveries come to their end. False: there is none.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn delete(conn: &mut Conn<'_>, tenant: &str, id: &str) -> Result<bool, StoreError> {
+    let sql = "DELETE FROM twiceproof_endpoints WHERE tenant = $1 AND id = $2";
+    if conn.execute(sql, &[tenant.into(), id.into()]).await? == 0 {
+        return Ok(false);
+    }
+    delete_event_types(conn, tenant, id).await?;
+    let sql = "DELETE FROM twiceproof_endpoint_secrets WHERE tenant = $1 AND endpoint = $2";
+    conn.execute(sql, &[tenant.into(), id.into()]).await?;
+    Ok(true)
+}
+
+/// Empties an endpoint's filter.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn delete_event_types(conn: &mut Conn<'_>, tenant: &str, endpoint: &str) -> Result<(), StoreError> {
+    let sql = "DELETE FROM twiceproof_endpoint_event_types WHERE tenant = $1 AND endpoint = $2";
+    conn.execute(sql, &[tenant.into(), endpoint.into()]).await?;
+    Ok(())
 }
 
 /// Adds event types to an endpoint's filter.
@@ -96,13 +180,7 @@ pub async fn insert_event_types(
 /// # Errors
 /// As [`StoreError`] says.
 pub async fn find(conn: &mut Conn<'_>, tenant: &str, id: &str) -> Result<Option<EndpointRow>, StoreError> {
-    conn.fetch_optional(
-        "SELECT tenant, id, uid, url, description, state, state_reason, all_event_types, timeout_ms, slots,
-                last_success_at, last_failure_at, failures_in_row, created_at
-         FROM twiceproof_endpoints WHERE tenant = $1 AND id = $2",
-        &[tenant.into(), id.into()],
-    )
-    .await
+    conn.fetch_optional(select!("WHERE tenant = $1 AND id = $2"), &[tenant.into(), id.into()]).await
 }
 
 /// Marks an endpoint as changed and keeps others from changing it until the end of the transaction. False: there is none.
@@ -126,16 +204,51 @@ pub async fn id_of_uid(conn: &mut Conn<'_>, tenant: &str, uid: &str) -> Result<O
     .await
 }
 
-/// A page of a tenant's endpoints, by id.
+/// An endpoint by its id, or else by its uid.
 ///
 /// # Errors
 /// As [`StoreError`] says.
-pub async fn page(conn: &mut Conn<'_>, tenant: &str, after: &str, limit: i64) -> Result<Vec<EndpointRow>, StoreError> {
+pub async fn find_by_name(conn: &mut Conn<'_>, tenant: &str, name: &str) -> Result<Option<EndpointRow>, StoreError> {
+    conn.fetch_optional(
+        select!("WHERE tenant = $1 AND (id = $2 OR uid = $2) ORDER BY CASE id WHEN $2 THEN 0 ELSE 1 END LIMIT 1"),
+        &[tenant.into(), name.into()],
+    )
+    .await
+}
+
+/// A page of a tenant's endpoints, by id: behind `from` upwards, or before it downwards.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn page(
+    conn: &mut Conn<'_>,
+    tenant: &str,
+    from: &str,
+    down: bool,
+    limit: i64,
+) -> Result<Vec<EndpointRow>, StoreError> {
+    let sql = if down {
+        select!("WHERE tenant = $1 AND id < $2 ORDER BY id DESC LIMIT $3")
+    } else {
+        select!("WHERE tenant = $1 AND id > $2 ORDER BY id LIMIT $3")
+    };
+    conn.fetch_all(sql, &[tenant.into(), from.into(), limit.into()]).await
+}
+
+/// Endpoint and event type of the filters of a tenant's endpoints from one id to another, both included.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn event_types_between(
+    conn: &mut Conn<'_>,
+    tenant: &str,
+    first: &str,
+    last: &str,
+) -> Result<Vec<(String, String)>, StoreError> {
     conn.fetch_all(
-        "SELECT tenant, id, uid, url, description, state, state_reason, all_event_types, timeout_ms, slots,
-                last_success_at, last_failure_at, failures_in_row, created_at
-         FROM twiceproof_endpoints WHERE tenant = $1 AND id > $2 ORDER BY id LIMIT $3",
-        &[tenant.into(), after.into(), limit.into()],
+        "SELECT endpoint, event_type FROM twiceproof_endpoint_event_types
+         WHERE tenant = $1 AND endpoint >= $2 AND endpoint <= $3 ORDER BY endpoint, event_type",
+        &[tenant.into(), first.into(), last.into()],
     )
     .await
 }

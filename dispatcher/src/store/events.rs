@@ -199,6 +199,8 @@ pub struct FreshEvent<'a> {
     pub id: &'a str,
     /// The event type, which the endpoints' filters are asked for.
     pub event_type: &'a str,
+    /// The channels as a JSON array, of which an endpoint with channels has to have one.
+    pub channels: &'a str,
 }
 
 /// Makes one delivery for each endpoint that takes the event: pending, or parked where the endpoint is disabled, so that
@@ -223,9 +225,11 @@ pub async fn fan_out(
                     CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
                     CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2, $3, $2
              FROM jsonb_each($1) r JOIN twiceproof_endpoints e ON e.tenant = r.value ->> 'tenant'
-             WHERE e.all_event_types = 1 OR EXISTS (
+             WHERE (e.all_event_types = 1 OR EXISTS (
                  SELECT 1 FROM twiceproof_endpoint_event_types t
-                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = r.value ->> 'event_type')
+                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = r.value ->> 'event_type'))
+             AND (e.channels = '[]' OR EXISTS (
+                 SELECT 1 FROM json_each(e.channels) c JOIN json_each(r.value ->> 'channels') v ON v.value = c.value))
              ORDER BY r.value ->> 'n', e.id"
         }
         // Differs because each database has its own way to read rows out of JSON.
@@ -235,11 +239,14 @@ pub async fn fan_out(
              SELECT e.tenant, r.id, e.id,
                     CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
                     CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2, $3, $2
-             FROM json_to_recordset($1::json) AS r (n bigint, tenant text, id text, event_type text)
+             FROM json_to_recordset($1::json) AS r (n bigint, tenant text, id text, event_type text, channels text)
              JOIN twiceproof_endpoints e ON e.tenant = r.tenant
-             WHERE e.all_event_types = 1 OR EXISTS (
+             WHERE (e.all_event_types = 1 OR EXISTS (
                  SELECT 1 FROM twiceproof_endpoint_event_types t
-                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = r.event_type)
+                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = r.event_type))
+             AND (e.channels = '[]' OR EXISTS (
+                 SELECT 1 FROM json_array_elements_text(e.channels::json) c
+                 JOIN json_array_elements_text(r.channels::json) v ON v.value = c.value))
              ORDER BY r.n, e.id"
         }
     };

@@ -16,6 +16,7 @@ use url::Url;
 use super::claim::ClaimedDelivery;
 use super::json;
 use super::secrets::SecretRow;
+use crate::headers::CustomHeaders;
 
 /// Tenant and id.
 type Key = (String, String);
@@ -46,6 +47,8 @@ pub struct Target {
     pub timeout: Duration,
     /// The live secrets and private keys, newest first.
     pub secrets: Vec<SigningKey>,
+    /// Headers that its owner wants to see.
+    pub headers: CustomHeaders,
 }
 
 impl Cargo {
@@ -90,18 +93,21 @@ async fn contents(conn: &mut Conn<'_>, keys: &str) -> Result<HashMap<Key, Conten
     let sql = match conn.database() {
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
-            "SELECT v.tenant, v.id, v.content_type, v.payload FROM jsonb_each($1) k
+            "SELECT v.tenant, v.id, v.content_type, v.payload, v.expunged_at FROM jsonb_each($1) k
              CROSS JOIN twiceproof_events v ON v.tenant = k.value ->> 'tenant' AND v.id = k.value ->> 'id'"
         }
         // Differs because each database has its own way to read rows out of JSON.
         Database::Postgres => {
-            "SELECT v.tenant, v.id, v.content_type, v.payload
+            "SELECT v.tenant, v.id, v.content_type, v.payload, v.expunged_at
              FROM json_to_recordset($1::json) AS k (tenant text, id text)
              JOIN twiceproof_events v ON v.tenant = k.tenant AND v.id = k.id"
         }
     };
-    let rows: Vec<(String, String, String, Vec<u8>)> = conn.fetch_all(sql, &[Arg::from(keys)]).await?;
-    let contents = rows.into_iter().map(|(tenant, id, content_type, payload)| {
+    type Row = (String, String, String, Vec<u8>, Option<i64>);
+    let rows: Vec<Row> = conn.fetch_all(sql, &[Arg::from(keys)]).await?;
+    // What was expunged is no longer there to be sent.
+    let rows = rows.into_iter().filter(|(.., expunged_at)| expunged_at.is_none());
+    let contents = rows.map(|(tenant, id, content_type, payload, _)| {
         let content = Content { content_type, payload: Bytes::from(payload) };
         ((tenant, id), content)
     });
@@ -112,7 +118,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, store: &Store) -> Result<HashM
     let sql = match conn.database() {
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
-            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.key_id, s.kind, s.secret, s.sealed_by FROM jsonb_each($1) k
+            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, e.headers, s.key_id, s.kind, s.secret, s.sealed_by FROM jsonb_each($1) k
              CROSS JOIN twiceproof_endpoints e ON e.tenant = k.value ->> 'tenant' AND e.id = k.value ->> 'id'
              LEFT JOIN twiceproof_endpoint_secrets s
                  ON s.tenant = e.tenant AND s.endpoint = e.id AND (s.expires_at IS NULL OR s.expires_at > $2)
@@ -120,7 +126,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, store: &Store) -> Result<HashM
         }
         // Differs because each database has its own way to read rows out of JSON.
         Database::Postgres => {
-            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, s.key_id, s.kind, s.secret, s.sealed_by
+            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, e.headers, s.key_id, s.kind, s.secret, s.sealed_by
              FROM json_to_recordset($1::json) AS k (tenant text, id text)
              JOIN twiceproof_endpoints e ON e.tenant = k.tenant AND e.id = k.id
              LEFT JOIN twiceproof_endpoint_secrets s
@@ -151,6 +157,7 @@ struct TargetRow {
     url: String,
     slots: i64,
     timeout_ms: i64,
+    headers: String,
     key_id: Option<String>,
     kind: Option<String>,
     secret: Option<Vec<u8>>,
@@ -169,6 +176,8 @@ impl TargetRow {
             slots: usize::try_from(self.slots).unwrap_or(0),
             timeout: Duration::from_millis(u64::try_from(self.timeout_ms).unwrap_or(0)),
             secrets: Vec::new(),
+            // Checked when they were stored; what cannot be read is left out.
+            headers: serde_json::from_str(&self.headers).unwrap_or_default(),
         }
     }
 }

@@ -15,7 +15,7 @@ use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::claim::ClaimedDelivery;
 use super::health::{self, Sign, Verdict};
-use super::{DeliveryKey, attempts, from_json, json, waiting};
+use super::{DeliveryKey, attempts, from_json, json, resend, waiting};
 use crate::decide::Decision;
 use crate::exchange::{Exchange, NotSent};
 
@@ -105,7 +105,13 @@ pub async fn record(conn: &mut Conn<'_>, batch: &[Finished], now: Timestamp) -> 
     }
     let mut batch: Vec<&Finished> = batch.iter().collect();
     batch.sort_unstable_by(|a, b| a.claimed.key.cmp(&b.claimed.key));
-    let advanced = advance(conn, &batch, now).await?;
+    let (by_hand, scheduled): (Vec<&Finished>, Vec<&Finished>) = batch.iter().partition(|one| one.claimed.by_hand);
+    let mut advanced = advance(conn, &scheduled, now).await?;
+    for one in by_hand {
+        if resend::settle(conn, &one.claimed, one.is_success(), now).await? {
+            advanced.insert(one.claimed.seq);
+        }
+    }
     let (fresh, late): (Vec<&Finished>, Vec<&Finished>) =
         batch.into_iter().partition(|one| advanced.contains(&one.claimed.seq));
     attempts::insert(conn, &fresh, false).await?;
@@ -122,7 +128,9 @@ pub async fn record(conn: &mut Conn<'_>, batch: &[Finished], now: Timestamp) -> 
         recorded.parked += waiting::park_backoff(conn, tenant, endpoint, now, MOST_PARKED).await?;
     }
     for one in fresh {
+        // A delivery that was sent again by hand and failed goes back to what it was.
         match one.decision {
+            _ if one.claimed.by_hand && !one.is_success() => {}
             Decision::Delivered => recorded.delivered += 1,
             Decision::Retry { .. } => recorded.retried += 1,
             Decision::Dead { .. } => recorded.dead += 1,
@@ -197,6 +205,9 @@ struct DeliveryRow<'a> {
 
 /// Moves the deliveries on where the token still is the claim's; the numbers of those that were moved.
 async fn advance(conn: &mut Conn<'_>, batch: &[&Finished], now: Timestamp) -> Result<HashSet<i64>, StoreError> {
+    if batch.is_empty() {
+        return Ok(HashSet::new());
+    }
     let rows = batch.iter().map(|one| {
         let (state, reason, due_at) = match one.decision {
             Decision::Delivered => ("delivered", None, None),

@@ -198,6 +198,20 @@ pub async fn expire(conn: &mut Conn<'_>, key: SecretKey<'_>, at: Timestamp) -> R
     Ok(updated == 1)
 }
 
+/// Ends a secret's life at a time, unless it ends before.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn expire_by(conn: &mut Conn<'_>, key: SecretKey<'_>, at: Timestamp) -> Result<(), StoreError> {
+    conn.execute(
+        "UPDATE twiceproof_endpoint_secrets SET expires_at = $4
+         WHERE tenant = $1 AND endpoint = $2 AND key_id = $3 AND (expires_at IS NULL OR expires_at > $4)",
+        &[key.tenant.into(), key.endpoint.into(), key.key_id.into(), at.into()],
+    )
+    .await?;
+    Ok(())
+}
+
 /// The live secrets of an endpoint, newest first.
 ///
 /// # Errors

@@ -16,6 +16,7 @@ use url::Url;
 
 use super::*;
 use crate::fixtures::{RawServer, read_request};
+use crate::headers::CustomHeaders;
 use crate::request::{Letter, sign};
 
 fn local() -> Sender {
@@ -38,6 +39,7 @@ fn request_with(url: &str, timeout: Duration, payload: &[u8]) -> SignedRequest {
         payload: &Bytes::copy_from_slice(payload),
         secrets: &[Secret::from_bytes(vec![7; 32]).unwrap().into()],
         timeout,
+        custom: &CustomHeaders::default(),
     };
     sign(&letter, Timestamp::from_secs(1_700_000_000)).unwrap()
 }
