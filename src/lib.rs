@@ -27,6 +27,7 @@ pub use twiceproof_dispatcher as dispatcher;
 pub use twiceproof_receiver as receiver;
 pub use twiceproof_shared::{clock, id, key, kill, ledger, random, seal, secret, signature, store, worker};
 
+pub mod api;
 pub mod bench;
 pub mod config;
 pub mod demo;

@@ -115,7 +115,7 @@ fn status_of_refusal(refusal: &Refusal) -> StatusCode {
 }
 
 /// A stored outcome as it was given the first time.
-fn stored(outcome: Outcome) -> Response {
+pub(crate) fn stored(outcome: Outcome) -> Response {
     let mut response = Response::new(Body::from(outcome.body));
     let Ok(status) = StatusCode::from_u16(outcome.status) else {
         return problem(StatusCode::INTERNAL_SERVER_ERROR, "the stored answer cannot be given");
@@ -130,7 +130,7 @@ fn stored(outcome: Outcome) -> Response {
     response
 }
 
-fn replayed(mut response: Response) -> Response {
+pub(crate) fn replayed(mut response: Response) -> Response {
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response
 }

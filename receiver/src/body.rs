@@ -32,13 +32,28 @@ where
     {
         return Err(BodyError::Encoded);
     }
+    read_as_it_is(body, limits).await
+}
+
+/// Reads the whole body, however it is encoded.
+///
+/// # Errors
+/// [`BodyError`] says which limit was passed.
+pub(crate) async fn read_as_it_is<B>(body: B, limits: BodyLimits) -> Result<Bytes, BodyError>
+where
+    B: HttpBody<Data = Bytes>,
+{
     if body.size_hint().lower() > limits.bytes as u64 {
         return Err(BodyError::TooLarge);
     }
     tokio::time::timeout(limits.time, collect(body, limits.bytes)).await.map_err(|_| BodyError::TooSlow)?
 }
 
-async fn collect<B>(body: B, limit: usize) -> Result<Bytes, BodyError>
+/// Reads a body of at most `limit` bytes.
+///
+/// # Errors
+/// [`BodyError::TooLarge`] and [`BodyError::Broken`].
+pub(crate) async fn collect<B>(body: B, limit: usize) -> Result<Bytes, BodyError>
 where
     B: HttpBody<Data = Bytes>,
 {

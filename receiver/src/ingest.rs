@@ -212,7 +212,7 @@ pub(crate) enum IngestError {
 }
 
 /// The headers as a JSON list of pairs, without credentials that are not the sender's signature.
-fn headers_for_review(headers: &HeaderMap) -> String {
+pub(crate) fn headers_for_review(headers: &HeaderMap) -> String {
     let credentials = [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
     let pairs: Vec<(&str, String)> = headers
         .iter()

@@ -93,7 +93,7 @@ pub(crate) enum UnusableReply {
 }
 
 /// Of one client or one connection: nothing to give to the next one.
-const LEFT_OUT: [HeaderName; 11] = [
+pub(crate) const LEFT_OUT: [HeaderName; 11] = [
     header::SET_COOKIE,
     header::AUTHORIZATION,
     header::PROXY_AUTHENTICATE,

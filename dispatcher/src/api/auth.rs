@@ -57,10 +57,14 @@ impl FromRequestParts<Api> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
-        let token = bearer(parts).ok_or_else(|| refused("the request has no `Authorization: Bearer` token"))?;
-        let subject = api.keys().judge(token, api.store().now()).map_err(|invalid| refused(&invalid.to_string()))?;
-        Ok(Self(subject))
+        subject(parts, api).map(Self)
     }
+}
+
+/// Who the request's token speaks for.
+pub(super) fn subject(parts: &Parts, api: &Api) -> Result<Subject, ApiError> {
+    let token = bearer(parts).ok_or_else(|| refused("the request has no `Authorization: Bearer` token"))?;
+    api.keys().judge(token, api.store().now()).map_err(|invalid| refused(&invalid.to_string()))
 }
 
 impl FromRequestParts<Api> for Operator {

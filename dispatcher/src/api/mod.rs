@@ -70,6 +70,12 @@ impl Api {
         &self.0.public_url
     }
 
+    /// Who sends a request with this head; none where it has no valid token. For layers in front of the [`router`].
+    #[must_use]
+    pub fn subject(&self, head: &axum::http::request::Parts) -> Option<token::Subject> {
+        auth::subject(head, self).ok()
+    }
+
     fn store(&self) -> &Store {
         &self.0.store
     }

@@ -66,6 +66,16 @@ pub async fn finish(conn: &mut Conn<'_>, claim: Claim, outcome: &Outcome, now: T
     if sql::finish(conn, &claim, outcome, now).await? { Ok(()) } else { Err(StoreError::LeaseLost) }
 }
 
+/// Takes a key again whose outcome has been forgotten, whatever the payload was: for callers to whom an expired key is a new
+/// one. `None`: it is not expired, or somebody else takes it just now.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn renew(conn: &mut Conn<'_>, request: &Request, now: Timestamp) -> Result<Option<Claim>, StoreError> {
+    let token = sql::renew(conn, request, now).await?;
+    Ok(token.map(|token| Claim { key: request.key.clone(), token, retention: request.retention }))
+}
+
 /// Keeps a request that used a known key with another payload for review. Repeats of it are counted, not stored again.
 ///
 /// # Errors
@@ -197,6 +207,8 @@ impl Fingerprint {
     pub const BODY_V1: i64 = 1;
     /// Version 1 of: the members of a webhook's JSON object, without those that its provider changes between deliveries.
     pub const MEMBERS_V1: i64 = 2;
+    /// Version 1 of: method, path, query, media type and body of an API request.
+    pub const REQUEST_V1: i64 = 3;
 }
 
 /// A request as it came in, for review.

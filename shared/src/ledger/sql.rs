@@ -118,6 +118,43 @@ pub(super) async fn take_over(
     Ok(updated == 1)
 }
 
+/// The new token; none: the row is not expired, or a transaction that is still running takes it.
+pub(super) async fn renew(conn: &mut Conn<'_>, request: &Request, now: Timestamp) -> Result<Option<i64>, StoreError> {
+    let lease_until = lease_until(request, now);
+    let args: [Arg<'_>; 10] = [
+        (&request.key.tenant).into(),
+        (&request.key.scope).into(),
+        (&request.key.key).into(),
+        (&request.digest).into(),
+        (&request.fingerprint.hash).into(),
+        request.fingerprint.version.into(),
+        lease_until.into(),
+        now.into(),
+        now.plus(request.retention).into(),
+        request.key.lock_number().into(),
+    ];
+    let token: Option<(i64,)> = match conn.database() {
+        // Differs because SQLite has one writer: whoever is here holds the write lock.
+        Database::Sqlite => {
+            let sql =
+                "UPDATE twiceproof_ledger SET state = 'claimed', token = token + 1, digest = $4, fingerprint = $5,
+                 fingerprint_version = $6, lease_until = $7, first_seen_at = $8, expires_at = $9, done_at = NULL
+             WHERE tenant = $1 AND scope = $2 AND key = $3 AND state = 'expired' RETURNING token";
+            conn.fetch_optional(sql, &args[..9]).await?
+        }
+        // Differs because on PostgreSQL the update would wait for a twin that takes the same row.
+        Database::Postgres => {
+            let sql =
+                "UPDATE twiceproof_ledger SET state = 'claimed', token = token + 1, digest = $4, fingerprint = $5,
+                 fingerprint_version = $6, lease_until = $7, first_seen_at = $8, expires_at = $9, done_at = NULL
+             WHERE tenant = $1 AND scope = $2 AND key = $3 AND state = 'expired'
+                 AND pg_try_advisory_xact_lock($10 # 'twiceproof_ledger'::regclass::oid::bigint) RETURNING token";
+            conn.fetch_optional(sql, &args).await?
+        }
+    };
+    Ok(token.map(|(token,)| token))
+}
+
 /// False: the claim is somebody else's now.
 pub(super) async fn finish(
     conn: &mut Conn<'_>,

@@ -3,13 +3,14 @@
 //! A layer that answers repeats (for `Idempotency-Key`, say) begins the transaction, records the key in it, and lends it to
 //! the handler, so that key, effect and stored answer commit together. A borrowed [`Conn`] does not fit into a request's
 //! extensions; an owned [`Tx`] behind a lock does.
-//! Invariants: one borrower at a time; wake-ups that the borrower owes are sent by the lender, after its commit.
+//! Invariants: one borrower at a time; a borrower that calls back into the store, which could wait for the lent transaction,
+//! is refused; wake-ups that the borrower owes are sent by the lender, after its commit.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 
-use super::{Conn, StoreError, Tx, Wake};
+use super::{Conn, StoreError, Tx, Wake, reentrancy};
 
 /// A lent transaction. Clones are the same loan.
 #[derive(Debug, Clone)]
@@ -18,6 +19,8 @@ pub struct Loan(Arc<Mutex<Purse>>);
 #[derive(Debug)]
 struct Purse {
     tx: Option<Tx>,
+    /// Somebody has worked in it.
+    is_used: bool,
     wakes: Vec<Wake>,
 }
 
@@ -25,7 +28,13 @@ impl Loan {
     /// Lends a transaction.
     #[must_use]
     pub fn new(tx: Tx) -> Self {
-        Self(Arc::new(Mutex::new(Purse { tx: Some(tx), wakes: Vec::new() })))
+        Self(Arc::new(Mutex::new(Purse { tx: Some(tx), is_used: false, wakes: Vec::new() })))
+    }
+
+    /// Runs the borrower. Where it asks the store for another transaction meanwhile, in its own task, it gets
+    /// [`StoreError::Reentrant`] instead of waiting for the lent one.
+    pub async fn lend_to<F: Future>(&self, borrower: F) -> F::Output {
+        reentrancy::inside(borrower).await
     }
 
     /// Works in the lent transaction. If the future is dropped before it is ready, the transaction is rolled back, and the
@@ -47,7 +56,15 @@ impl Loan {
     /// Takes the transaction out, for work that cannot borrow it. Give it back with [`Loan::give_back`].
     #[must_use]
     pub fn take(&self) -> Option<Tx> {
-        self.purse().tx.take()
+        let mut purse = self.purse();
+        purse.is_used = true;
+        purse.tx.take()
+    }
+
+    /// True where somebody has worked in the transaction.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.purse().is_used
     }
 
     /// Gives a transaction back that was taken out.
