@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use axum::Router;
 use tokio::sync::watch;
+use twiceproof::api;
 use twiceproof::config::Config;
-use twiceproof::dispatcher::api::{self, Api};
+use twiceproof::dispatcher::api::Api;
 use twiceproof::dispatcher::manage::sealing;
 use twiceproof::dispatcher::{Dispatcher, DispatcherOptions, Manager, Publisher, SenderOptions};
 use twiceproof::health::Health;
@@ -109,7 +110,8 @@ fn rest(store: &Store, config: &Config) -> Router {
     let policy = config.policy();
     let publisher = Publisher::new(store, &policy);
     let manager = Manager::new(store, config.addresses(), &policy);
-    api::router(Api::new(store, publisher, manager, keys.clone()))
+    let api = Api::new(store, publisher, manager, keys.clone());
+    api::service(api, store)
 }
 
 /// Forgets old answers and keys, of whichever receivers share this database.

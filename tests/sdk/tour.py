@@ -58,6 +58,8 @@ class Sink:
         sink = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["content-length"]))
                 with sink.came:
