@@ -28,6 +28,7 @@ use twiceproof_shared::store::{Store, StoreError};
 use twiceproof_shared::worker::{Pace, Polling};
 
 use crate::purge::{Purge, Retention, ShortRetention};
+use crate::replay::Replayer;
 use crate::schedule::Policy;
 use crate::send::{Sender, SenderError, SenderOptions};
 use crate::store::claim::{ClaimRequest, Claimed};
@@ -147,11 +148,12 @@ impl Dispatcher {
     /// Then nothing more is claimed, requests under way may go on for the grace, and what came of them is recorded; what
     /// had not left is given back. While the database does not answer, the worker waits for it and keeps its results.
     ///
-    /// Beside it what is over and older than the retention is deleted, in small batches.
+    /// Beside it what is over and older than the retention is deleted, and replays are made, both in small batches.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Totals {
         // Ends with this future.
         let mut beside = JoinSet::new();
         beside.spawn(Purge::new(self.store(), self.keep).run(future::pending()));
+        beside.spawn(Replayer::new(self.store(), &self.hands.policy).run(future::pending()));
         Rounds::new(self).run(shutdown).await
     }
 

@@ -19,6 +19,7 @@ pub mod headers;
 pub mod manage;
 pub mod publish;
 pub mod purge;
+pub mod replay;
 pub mod request;
 pub mod retry_after;
 pub mod schedule;

@@ -20,6 +20,7 @@ mod lanes;
 pub mod load;
 pub mod purge;
 pub mod record;
+pub mod replays;
 pub mod resend;
 pub mod secrets;
 pub mod tenants;

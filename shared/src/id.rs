@@ -27,6 +27,8 @@ pub enum Prefix {
     Attempt,
     /// `wrk_`: one incarnation of a worker process.
     Worker,
+    /// `rply_`
+    Replay,
 }
 
 impl Prefix {
@@ -39,6 +41,7 @@ impl Prefix {
             Self::Endpoint => "ep_",
             Self::Attempt => "atmpt_",
             Self::Worker => "wrk_",
+            Self::Replay => "rply_",
         }
     }
 }

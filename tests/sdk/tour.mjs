@@ -81,8 +81,9 @@ await svix.eventType.create({ name: paid, description: "An order was paid" });
 assert((await pages((options) => svix.eventType.list(options))).some((one) => one.name === paid));
 stop("event types");
 
-const endpoint = await svix.endpoint.create(app.uid, { url: sink.url, eventTypes: [paid] });
-await svix.endpoint.create(app.uid, { url: sink.url, eventTypes: ["something.else"] });
+const endpoint = await svix.endpoint.create(app.uid, { url: sink.url, filterTypes: [paid] });
+await svix.endpoint.create(app.uid, { url: sink.url, filterTypes: ["something.else"] });
+assert.deepEqual(endpoint.filterTypes, [paid]);
 assert.equal((await pages((options) => svix.endpoint.list(app.id, options))).length, 2);
 const { key } = await svix.endpoint.getSecret(app.id, endpoint.id);
 stop("endpoints");

@@ -203,7 +203,8 @@ assert svix.message.get(app.id, f"evt-{run}").id == message.id
 refused(404, lambda: other.message.get(app.id, message.id))
 stop("messages")
 
-attempts = until("no attempt", lambda: svix.message_attempt.list_by_msg(app.id, message.id).data)
+whole = MessageAttemptListByMsgOptions(with_content=True)
+attempts = until("no attempt", lambda: svix.message_attempt.list_by_msg(app.id, message.id, whole).data)
 assert len(attempts) == 1 and attempts[0].response_status_code == 200 and attempts[0].status == 0
 assert attempts[0].endpoint_id == endpoint.id and attempts[0].response == "ok"
 by_endpoint = lambda at: svix.message_attempt.list_by_endpoint(

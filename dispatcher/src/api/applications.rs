@@ -31,6 +31,7 @@ pub(super) struct ApplicationIn {
     /// Your own id, which works wherever the id does.
     uid: Option<String>,
     /// Deliveries per second over all endpoints.
+    #[serde(alias = "rateLimit")]
     throttle_rate: Option<u32>,
     #[serde(default)]
     metadata: Metadata,
@@ -43,7 +44,7 @@ pub(super) struct ApplicationPatch {
     name: Option<String>,
     #[serde(default, deserialize_with = "patched::nullable")]
     uid: Option<Option<String>>,
-    #[serde(default, deserialize_with = "patched::nullable")]
+    #[serde(default, alias = "rateLimit", deserialize_with = "patched::nullable")]
     throttle_rate: Option<Option<u32>>,
     metadata: Option<Metadata>,
 }
@@ -56,6 +57,8 @@ pub(super) struct ApplicationOut {
     uid: Option<String>,
     name: String,
     throttle_rate: Option<u32>,
+    /// `throttleRate`, as older SDKs call it.
+    rate_limit: Option<u32>,
     metadata: Metadata,
     #[schema(value_type = String, format = DateTime)]
     created_at: DateTime,
@@ -233,6 +236,7 @@ impl From<Tenant> for ApplicationOut {
             uid: details.uid.map(String::from),
             name: details.name,
             throttle_rate: details.rate_limit,
+            rate_limit: details.rate_limit,
             metadata: details.metadata,
             created_at: DateTime(tenant.created_at),
             updated_at: DateTime(tenant.updated_at),

@@ -45,6 +45,9 @@ pub(super) struct MessageIn {
     channels: Option<Vec<String>>,
     /// Messages with the same key are delivered in order.
     ordering_key: Option<String>,
+    /// Not supported: a message is sent at once. Given, it is refused, rather than sent too early.
+    #[schema(value_type = Option<String>)]
+    deliver_at: Option<serde::de::IgnoredAny>,
     /// Made where the path names an application that is not there.
     application: Option<ApplicationIn>,
 }
@@ -227,6 +230,9 @@ impl MessageIn {
         let payload = self.payload.get();
         if !payload.starts_with('{') {
             return Err(ApiError::body("payload", "must be a JSON object"));
+        }
+        if self.deliver_at.is_some() {
+            return Err(ApiError::body("deliverAt", "is not supported; messages are sent at once"));
         }
         let nobody = Key::new("-").map_err(|_| ApiError::not_found())?;
         let mut event = NewEvent::json(nobody, &self.event_type, Bytes::copy_from_slice(payload.as_bytes()));

@@ -20,6 +20,7 @@ mod health;
 mod messages;
 mod page;
 mod query;
+mod replays;
 mod time;
 pub mod token;
 mod window;
@@ -29,12 +30,14 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
 use twiceproof_shared::store::Store;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::manage::Manager;
 use crate::publish::Publisher;
+use error::ApiError;
 use token::Keys;
 
 /// What the API works with. Cheap to clone.
@@ -100,7 +103,15 @@ const ENVELOPE: usize = 64 * 1024;
 pub fn router(api: Api) -> Router {
     let limit = DefaultBodyLimit::max(api.publisher().payload_limit() + ENVELOPE);
     let (router, _) = described().split_for_parts();
-    router.layer(limit).with_state(api)
+    router.fallback(nowhere).method_not_allowed_fallback(not_like_this).layer(limit).with_state(api)
+}
+
+async fn nowhere() -> ApiError {
+    ApiError::http(StatusCode::NOT_FOUND, "not_found", "There is no such route")
+}
+
+async fn not_like_this() -> ApiError {
+    ApiError::http(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "The route does not take this method")
 }
 
 /// The OpenAPI description of all routes, made from the code that answers them.
@@ -118,6 +129,7 @@ fn described() -> OpenApiRouter<Api> {
         .merge(endpoints::routes())
         .merge(messages::routes())
         .merge(attempts::routes())
+        .merge(replays::routes())
 }
 
 #[derive(utoipa::OpenApi)]

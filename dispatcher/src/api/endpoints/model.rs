@@ -1,4 +1,7 @@
 //! Endpoints on the wire.
+//!
+//! The SDKs have had two names for the filter (`eventTypes`, before `filterTypes`) and for the rate (`throttleRate`, before
+//! `rateLimit`): both are read, and both are written.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -28,6 +31,7 @@ pub(in crate::api) struct EndpointIn {
     #[serde(default)]
     description: String,
     /// The event types that it gets; all if it is left out.
+    #[serde(alias = "filterTypes")]
     event_types: Option<Vec<String>>,
     /// It gets messages with one of these channels; if it is left out, those of all channels and of none.
     channels: Option<Vec<String>>,
@@ -35,6 +39,7 @@ pub(in crate::api) struct EndpointIn {
     #[serde(default)]
     disabled: bool,
     /// Messages per second.
+    #[serde(alias = "rateLimit")]
     throttle_rate: Option<u32>,
     #[serde(default)]
     metadata: Metadata,
@@ -53,10 +58,12 @@ pub(in crate::api) struct EndpointUpdate {
     uid: Option<String>,
     #[serde(default)]
     description: String,
+    #[serde(alias = "filterTypes")]
     event_types: Option<Vec<String>>,
     channels: Option<Vec<String>>,
     #[serde(default)]
     disabled: bool,
+    #[serde(alias = "rateLimit")]
     throttle_rate: Option<u32>,
     #[serde(default)]
     metadata: Metadata,
@@ -70,12 +77,12 @@ pub(in crate::api) struct EndpointPatch {
     #[serde(default, deserialize_with = "patched::nullable")]
     uid: Option<Option<String>>,
     description: Option<String>,
-    #[serde(default, deserialize_with = "patched::nullable")]
+    #[serde(default, alias = "filterTypes", deserialize_with = "patched::nullable")]
     event_types: Option<Option<Vec<String>>>,
     #[serde(default, deserialize_with = "patched::nullable")]
     channels: Option<Option<Vec<String>>>,
     disabled: Option<bool>,
-    #[serde(default, deserialize_with = "patched::nullable")]
+    #[serde(default, alias = "rateLimit", deserialize_with = "patched::nullable")]
     throttle_rate: Option<Option<u32>>,
     metadata: Option<Metadata>,
 }
@@ -89,11 +96,15 @@ pub(in crate::api) struct EndpointOut {
     pub(in crate::api) url: String,
     pub(in crate::api) description: String,
     pub(in crate::api) event_types: Option<Vec<String>>,
+    /// `eventTypes`, as older SDKs call it.
+    pub(in crate::api) filter_types: Option<Vec<String>>,
     pub(in crate::api) channels: Option<Vec<String>>,
     pub(in crate::api) disabled: bool,
     /// Why it is disabled: `manual`, or `gone` after a 410.
     pub(in crate::api) disabled_reason: Option<String>,
     pub(in crate::api) throttle_rate: Option<u32>,
+    /// `throttleRate`, as older SDKs call it.
+    pub(in crate::api) rate_limit: Option<u32>,
     pub(in crate::api) metadata: Metadata,
     /// Always 1: endpoints have no versions. Older SDKs want to read it.
     pub(in crate::api) version: u8,
@@ -201,12 +212,16 @@ impl EventExampleIn {
 impl From<Endpoint> for EndpointOut {
     fn from(endpoint: Endpoint) -> Self {
         let some = |list: Vec<String>| (!list.is_empty()).then_some(list);
+        let url = endpoint.expose_url().to_owned();
+        let event_types = some(endpoint.event_types);
         Self {
-            url: endpoint.expose_url().to_owned(),
+            filter_types: event_types.clone(),
+            event_types,
+            rate_limit: endpoint.rate_limit,
+            url,
             id: endpoint.id,
             uid: endpoint.uid,
             description: endpoint.description,
-            event_types: some(endpoint.event_types),
             channels: some(endpoint.channels),
             disabled: !endpoint.enabled,
             disabled_reason: endpoint.state_reason,

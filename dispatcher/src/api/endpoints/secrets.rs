@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use twiceproof_shared::secret::Secret;
 use twiceproof_shared::signature::{PrivateKey, SigningKey};
@@ -37,6 +36,12 @@ pub(in crate::api) struct EndpointSecretOut {
     key: String,
 }
 
+impl EndpointSecretOut {
+    fn of(secret: &SigningKey) -> Self {
+        Self { key: secret.public().map_or_else(|| secret.to_text().to_string(), |public| public.to_text()) }
+    }
+}
+
 /// What signs from now on.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -62,8 +67,7 @@ pub(in crate::api) async fn get(
     let tenant = caller.tenant(conn, &app).await?;
     let endpoint = api.manager().find(conn, &tenant.id, &endpoint).await?;
     let secret = api.manager().newest_secret(conn, &tenant.id, &endpoint.id).await?;
-    let key = secret.public().map_or_else(|| secret.to_text().to_string(), |public| public.to_text());
-    Ok(Json(EndpointSecretOut { key }))
+    Ok(Json(EndpointSecretOut::of(&secret)))
 }
 
 /// Give an endpoint a new secret
@@ -72,14 +76,14 @@ pub(in crate::api) async fn get(
 #[utoipa::path(post, path = "/api/v1/app/{app_id}/endpoint/{endpoint_id}/secret/rotate",
     operation_id = "v1.endpoint.rotate-secret", tag = "Endpoint",
     params(("app_id" = String, Path, description = "Its id or uid"), ("endpoint_id" = String, Path, description = "Its id or uid")),
-    request_body = EndpointSecretRotateIn, responses((status = 204, description = "It signs from now on"), Problems))]
+    request_body = EndpointSecretRotateIn, responses((status = 200, body = EndpointSecretOut), Problems))]
 pub(in crate::api) async fn rotate(
     State(api): State<Api>,
     caller: Caller,
     work: Work,
     Path((app, endpoint)): Path<(String, String)>,
     Body(body): Body<EndpointSecretRotateIn>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<Json<EndpointSecretOut>, ApiError> {
     let grace = body.grace_period_seconds.unwrap_or(USUAL_GRACE);
     if grace > LONGEST_GRACE {
         return Err(ApiError::body("gracePeriodSeconds", format!("lies between 0 and {LONGEST_GRACE}")));
@@ -90,23 +94,26 @@ pub(in crate::api) async fn rotate(
     let made = (SigningKey::from(Secret::generate(random)), SigningKey::from(PrivateKey::generate(random)));
     let key_id = api.manager().mint_key_id().map_err(|_| ManageError::SecretIdTaken)?;
     let old_until = api.store().now().plus(Duration::from_secs(grace.into()));
-    work.run((api, caller, app, endpoint, given, made, key_id, old_until), |conn, input| {
-        Box::pin(async move {
-            let (api, caller, app, name, given, (shared, private), key_id, old_until) = &*input;
-            let tenant = caller.tenant(conn, app).await?;
-            let endpoint = api.manager().find(conn, &tenant.id, name).await?;
-            let new = match given {
-                Some(given) => given,
-                None => match api.manager().newest_secret(conn, &tenant.id, &endpoint.id).await {
-                    Ok(old) if old.public().is_some() => private,
-                    Ok(_) | Err(ManageError::NotFound) => shared,
-                    Err(error) => return Err(error.into()),
-                },
-            };
-            let key = SecretKey { tenant: tenant.id.as_str(), endpoint: &endpoint.id, key_id };
-            Ok(api.manager().rotate_secret(conn, key, new, *old_until).await?)
+    let new = work
+        .run((api, caller, app, endpoint, given, made, key_id, old_until), |conn, input| {
+            Box::pin(async move {
+                let (api, caller, app, name, given, (shared, private), key_id, old_until) = &*input;
+                let tenant = caller.tenant(conn, app).await?;
+                let endpoint = api.manager().find(conn, &tenant.id, name).await?;
+                let new = match given {
+                    Some(given) => given,
+                    None => match api.manager().newest_secret(conn, &tenant.id, &endpoint.id).await {
+                        Ok(old) if old.public().is_some() => private,
+                        Ok(_) | Err(ManageError::NotFound) => shared,
+                        Err(error) => return Err(error.into()),
+                    },
+                };
+                let key = SecretKey { tenant: tenant.id.as_str(), endpoint: &endpoint.id, key_id };
+                api.manager().rotate_secret(conn, key, new, *old_until).await?;
+                Ok(new.clone())
+            })
         })
-    })
-    .await?;
-    Ok(StatusCode::NO_CONTENT)
+        .await?;
+    // Older SDKs know this as an answer without a body, newer ones read the new secret from it.
+    Ok(Json(EndpointSecretOut::of(&new)))
 }
