@@ -31,6 +31,7 @@ pub mod api;
 pub mod bench;
 pub mod config;
 pub mod demo;
+pub mod guide;
 pub mod health;
 pub mod prove;
 pub mod server;

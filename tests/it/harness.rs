@@ -61,6 +61,35 @@ impl Suite {
         self.postgres(name, test);
     }
 
+    /// A test that runs on both databases where something is given, and is reported as ignored where it is not.
+    pub fn both_given<G, F, R>(&mut self, given: &Option<G>, name: &str, test: F)
+    where
+        G: Clone + Send + 'static,
+        F: Fn(Bed, G) -> R + Clone + Send + 'static,
+        R: Future<Output = ()> + 'static,
+    {
+        self.sqlite(name, with_given(given, test.clone()));
+        self.ignore_last(given.is_none());
+        self.postgres_given(given, name, test);
+    }
+
+    /// The same for a test about PostgreSQL alone.
+    pub fn postgres_given<G, F, R>(&mut self, given: &Option<G>, name: &str, test: F)
+    where
+        G: Clone + Send + 'static,
+        F: Fn(Bed, G) -> R + Clone + Send + 'static,
+        R: Future<Output = ()> + 'static,
+    {
+        self.postgres(name, with_given(given, test));
+        self.ignore_last(given.is_none());
+    }
+
+    fn ignore_last(&mut self, ignore: bool) {
+        if ignore && let Some(trial) = self.trials.pop() {
+            self.trials.push(trial.with_ignored_flag(true));
+        }
+    }
+
     /// A test that says something about SQLite alone; its name is listed in `ONLY_SQLITE`.
     pub fn sqlite<F, R>(&mut self, name: &str, test: F)
     where
@@ -159,6 +188,8 @@ const ONLY_POSTGRES: &[&str] = &[
     "hostile::a_host_commit_of_a_failed_transaction_is_an_error",
     "hostile::statements_that_were_given_up_do_not_stay_on_the_server",
     "kill::rel_b26_a_worker_stopped_past_its_lease_changes_nothing_when_it_goes_on",
+    "languages::node_publishes_in_its_own_transaction",
+    "languages::psql_publishes_in_its_own_transaction",
     "ledger::a_failed_transaction_cannot_finish",
     "ledger::an_uncommitted_twin_is_in_flight_without_waiting",
     "publish::an_event_that_waits_for_a_host_keeps_no_other_waiting",
@@ -171,6 +202,16 @@ const ONLY_POSTGRES: &[&str] = &[
     "wake::another_schema_is_not_woken",
     "wake::nothing_is_told_where_only_the_own_process_listens",
 ];
+
+/// A test that is handed what it needs.
+fn with_given<G, F, R>(given: &Option<G>, test: F) -> impl Fn(Bed) -> R + Clone + Send + 'static
+where
+    G: Clone + Send + 'static,
+    F: Fn(Bed, G) -> R + Clone + Send + 'static,
+{
+    let given = given.clone();
+    move |bed| test(bed, given.clone().expect("tests that miss what they need are ignored"))
+}
 
 fn block_on<F: Future<Output = Result<(), Failed>>>(test: F) -> Result<(), Failed> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(test)

@@ -158,6 +158,11 @@ fn same_schema() {
             .collect()
     };
     for step in twiceproof_migrations_of("sqlite") {
+        // Functions are what PostgreSQL alone has; other tests hold them.
+        if step.ends_with("_functions.sql") {
+            assert!(words(&format!("migrations/sqlite/{step}")).is_empty(), "{step}");
+            continue;
+        }
         assert_eq!(
             words(&format!("migrations/sqlite/{step}")),
             words(&format!("migrations/postgres/{step}")),
