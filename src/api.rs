@@ -5,7 +5,7 @@
 //! Invariants: a key of one caller is never looked up for another; a request without a token passes, and the API refuses it.
 
 use axum::Router;
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -25,6 +25,9 @@ pub fn service(api: Api, store: &Store) -> Router {
     let rule = Rule::new(Policy::ReplaySuccesses).without_review();
     let layer = IdempotencyLayer::new(store, move |head| judge.subject(head).and_then(caller))
         .rule(rule)
+        // They change nothing, and a stored answer would be a stored token.
+        .route(Method::POST, "/api/v1/auth/app-portal-access/{app_id}", Rule::new(Policy::Off))
+        .route(Method::POST, "/api/v1/auth/logout", Rule::new(Policy::Off))
         .body_limit(BODY_LIMIT)
         .answer_limit(2 * BODY_LIMIT)
         .problems(problem);

@@ -190,6 +190,8 @@ const ONLY_POSTGRES: &[&str] = &[
     "kill::rel_b26_a_worker_stopped_past_its_lease_changes_nothing_when_it_goes_on",
     "languages::node_publishes_in_its_own_transaction",
     "languages::psql_publishes_in_its_own_transaction",
+    "idempotency::a_failed_statement_cannot_pass_for_an_effect",
+    "idempotency::rel_b49_a_commit_that_got_no_answer_is_looked_up_and_never_run_twice",
     "ledger::a_failed_transaction_cannot_finish",
     "ledger::an_uncommitted_twin_is_in_flight_without_waiting",
     "publish::an_event_that_waits_for_a_host_keeps_no_other_waiting",

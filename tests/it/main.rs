@@ -20,6 +20,8 @@ mod group_commit;
 mod harness;
 mod held_snapshot;
 mod hostile;
+mod idempotency;
+mod idempotency_handlers;
 mod kill;
 mod kit;
 mod languages;
@@ -54,6 +56,8 @@ fn main() -> ExitCode {
     receive::register(&mut suite);
     together::register(&mut suite);
     hostile::register(&mut suite);
+    idempotency::register(&mut suite);
+    idempotency_handlers::register(&mut suite);
     schemes::register(&mut suite);
     commit_cut::register(&mut suite);
     dispatch::register(&mut suite);
