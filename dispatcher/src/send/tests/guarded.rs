@@ -75,6 +75,47 @@ async fn send_t04_a_name_is_resolved_and_checked_at_every_attempt() {
     assert!(resolver.resolve(name()).await.is_err());
 }
 
+/// A name that turns from a public address to an inner one: the attempt that finds the inner one makes no connection.
+/// The other way round, a name that was refused is asked again by the next attempt.
+#[tokio::test]
+async fn send_s3_a_name_that_is_rebound_between_attempts_is_judged_by_what_it_is_now() {
+    let trap = RawServer::trap().await;
+    let now = Arc::new(std::sync::Mutex::new("169.254.169.254"));
+    let current = Arc::clone(&now);
+    let sender = resolving(AddressPolicy::AllowPrivate, move |_| {
+        let found = ips(&[*current.lock().unwrap()]);
+        async move { Ok(found) }
+    });
+    let url = format!("http://rebinding.example:{}/", trap.address.port());
+    for _ in 0..3 {
+        *now.lock().unwrap() = "169.254.169.254";
+        assert!(blocked(&send(&sender, &url).await));
+        assert_eq!(trap.connections(), 0);
+    }
+    *now.lock().unwrap() = "127.0.0.1";
+    assert_eq!(answer(send(&sender, &url).await).status, 200);
+    assert_eq!(trap.connections(), 1);
+}
+
+/// Through the connector: of a mixed answer the allowed address is connected to, whatever stands before or behind it.
+#[tokio::test]
+async fn send_t04_of_mixed_answers_the_connector_takes_the_allowed_one_alone() {
+    let server = RawServer::answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+    for mixed in [["169.254.169.254", "127.0.0.1"], ["127.0.0.1", "169.254.169.254"], ["fd00:ec2::254", "127.0.0.1"]] {
+        let sender = resolving(AddressPolicy::AllowPrivate, move |_| async move { Ok(ips(&mixed)) });
+        let url = format!("http://mixed.example:{}/", server.address.port());
+        assert_eq!(answer(send(&sender, &url).await).status, 200, "{mixed:?}");
+    }
+    assert_eq!(server.connections(), 3);
+    let inner = resolving(AddressPolicy::PublicOnly, |_| async {
+        Ok(ips(&["127.0.0.1", "::1", "10.0.0.1", "::ffff:127.0.0.1"]))
+    });
+    for host in ["inner.example", "inner.example."] {
+        let exchange = send(&inner, &format!("https://{host}:8443/")).await;
+        assert!(exchange.error().unwrap().starts_with("blocked: blocked_ip"), "{exchange:?}");
+    }
+}
+
 #[test]
 fn send_t04_of_mixed_answers_only_the_allowed_addresses_are_handed_on() {
     let mixed = ips(&["127.0.0.1", "8.8.8.8", "::1", "2606:4700::1111", "10.0.0.1"]);

@@ -3,6 +3,7 @@
 mod answers;
 mod failures;
 mod guarded;
+mod hostile;
 mod tls;
 
 use std::sync::Arc;

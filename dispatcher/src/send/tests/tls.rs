@@ -23,6 +23,16 @@ async fn tls_server(
     name: &str,
     adjust: impl FnOnce(&mut CertificateParams),
 ) -> (RawServer, Arc<Mutex<Vec<u8>>>) {
+    tls_server_answering(authority, name, adjust, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await
+}
+
+/// Closes after an answer that does not say where it ends, and says no goodbye.
+async fn tls_server_answering(
+    authority: &Authority,
+    name: &str,
+    adjust: impl FnOnce(&mut CertificateParams),
+    bytes: &'static [u8],
+) -> (RawServer, Arc<Mutex<Vec<u8>>>) {
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
     adjust(&mut params);
     let key = KeyPair::generate().unwrap();
@@ -49,8 +59,11 @@ async fn tls_server(
             let mut chunk = [0; 8192];
             while let Ok(read @ 1..) = stream.read(&mut chunk).await {
                 log.lock().unwrap().extend_from_slice(&chunk[..read]);
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+                let _ = stream.write_all(bytes).await;
                 let _ = stream.flush().await;
+                if !bytes.windows(15).any(|part| part == b"content-length:") {
+                    break;
+                }
             }
         }
     })
@@ -109,6 +122,38 @@ async fn a_receiver_that_does_not_speak_tls_gets_no_byte_of_a_request() {
     .await;
     let exchange = send(&local(), &url(&server)).await;
     assert!(matches!(exchange, Exchange::NotSent(NotSent::Tls(_))), "{exchange:?}");
+}
+
+#[tokio::test]
+async fn a_handshake_that_breaks_off_means_not_sent() {
+    for answer in [&b""[..], b"\x16\x03\x03", b"\x15\x03\x03\x00\x02\x02\x28", b"\x16\x03\x03\xff\xff"] {
+        let server = RawServer::start(move |mut stream| async move {
+            let mut hello = [0; 4096];
+            let _ = stream.read(&mut hello).await;
+            let _ = stream.write_all(answer).await;
+        })
+        .await;
+        let exchange = send(&local(), &url(&server)).await;
+        let (NotSent::Tls(reason) | NotSent::Connect(reason)) = not_sent(&exchange) else { panic!("{exchange:?}") };
+        assert!(answer.len() >= 5 || reason.contains("handshake"), "{answer:?}: {exchange:?}");
+        assert_eq!(server.connections(), 1);
+    }
+}
+
+fn not_sent(exchange: &Exchange) -> &NotSent {
+    match exchange {
+        Exchange::NotSent(reason) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An end without TLS's own goodbye may be somebody else's doing.
+#[tokio::test]
+async fn a_body_that_ends_without_a_goodbye_is_cut() {
+    let authority = authority();
+    let (server, _) = tls_server_answering(&authority, "localhost", |_| (), b"HTTP/1.1 200 OK\r\n\r\nabc").await;
+    let answer = answer(send(&trusting(&authority), &url(&server)).await);
+    assert!(answer.status == 200 && answer.body == "abc" && answer.body_cut, "{answer:?}");
 }
 
 #[tokio::test]
