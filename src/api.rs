@@ -6,12 +6,14 @@
 
 use axum::Router;
 use axum::http::{Method, StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::dispatcher::api::token::Subject;
 use crate::dispatcher::api::{self, Api};
 use crate::key::Key;
+use crate::metrics;
 use crate::receiver::idempotency::{IdempotencyLayer, Policy, Problem, Rule};
 use crate::store::Store;
 
@@ -31,7 +33,7 @@ pub fn service(api: Api, store: &Store) -> Router {
         .body_limit(BODY_LIMIT)
         .answer_limit(2 * BODY_LIMIT)
         .problems(problem);
-    api::router(api).route_layer(layer)
+    api::router(api).route_layer(layer).route_layer(middleware::from_fn(metrics::api_request))
 }
 
 /// Whose keys they are.

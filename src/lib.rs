@@ -33,6 +33,7 @@ pub mod config;
 pub mod demo;
 pub mod guide;
 pub mod health;
+pub mod metrics;
 pub mod prove;
 pub mod server;
 

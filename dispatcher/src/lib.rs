@@ -17,6 +17,7 @@ mod fixtures;
 pub mod guard;
 pub mod headers;
 pub mod manage;
+pub mod open;
 pub mod publish;
 pub mod purge;
 pub mod replay;

@@ -13,12 +13,13 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::metrics::counter;
 use sha2::{Digest, Sha256};
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::key::Key;
-use twiceproof_shared::kill;
 use twiceproof_shared::store::{Conn, Store, StoreError, Wake};
+use twiceproof_shared::{kill, metrics};
 
 use self::desk::Desk;
 use crate::event::{self, InvalidEvent, NewEvent};
@@ -113,7 +114,10 @@ impl Publisher {
     pub async fn publish_now(&self, event: NewEvent) -> Result<Published, PublishError> {
         // Minted before the unit, which may run again: it then finds its own event by the id.
         let ready = Arc::new(self.ready(event)?);
-        desk::publish(self, ready).await
+        let published = desk::publish(self, ready).await?;
+        let fresh = if published.fresh { "true" } else { "false" };
+        counter!(metrics::PUBLISHED, "fresh" => fresh).increment(1);
+        Ok(published)
     }
 
     /// A fresh id for an event that is published with [`Publisher::publish_to`].

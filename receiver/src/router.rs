@@ -8,12 +8,14 @@ use std::collections::HashSet;
 use std::error::Error;
 use std::sync::Arc;
 
+use ::metrics::counter;
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::Method;
 use tracing::Instrument;
+use twiceproof_shared::metrics;
 use twiceproof_shared::store::Store;
 
 use crate::answer::{self, Answer};
@@ -116,6 +118,7 @@ async fn serve(route: Arc<Route>, request: Request) -> Response {
         let (parts, body) = request.into_parts();
         let answer = ingest(&route, parts.headers, body).await;
         log(&answer);
+        count(&route, &answer);
         match answer {
             Ok(answer) => answer.into_response(),
             Err(error) => error.into_response(),
@@ -123,6 +126,20 @@ async fn serve(route: Arc<Route>, request: Request) -> Response {
     }
     .instrument(span)
     .await
+}
+
+fn count(route: &Route, answer: &Result<Answer, IngestError>) {
+    let answer = match answer {
+        Ok(Answer::First(_)) => "new",
+        Ok(Answer::Replay(_)) => "replay",
+        Ok(Answer::Expired) => "expired",
+        Ok(Answer::Conflict(_)) => "conflict",
+        Ok(Answer::InFlight) => "in_flight",
+        Err(IngestError::Body(_) | IngestError::Refused(_)) => "refused",
+        Err(_) => "failed",
+    };
+    let source = route.source.scope().to_string();
+    counter!(metrics::RECEIVED, "source" => source, "answer" => answer).increment(1);
 }
 
 fn log(answer: &Result<Answer, IngestError>) {

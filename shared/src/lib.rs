@@ -13,6 +13,7 @@ pub mod id;
 pub mod key;
 pub mod kill;
 pub mod ledger;
+pub mod metrics;
 pub mod random;
 pub mod seal;
 pub mod secret;

@@ -13,6 +13,7 @@ use twiceproof::dispatcher::manage::sealing;
 use twiceproof::dispatcher::{Dispatcher, DispatcherOptions, Manager, Publisher, SenderOptions};
 use twiceproof::health::Health;
 use twiceproof::ledger;
+use twiceproof::metrics::Metrics;
 use twiceproof::server::{Server, ServerOptions};
 use twiceproof::store::Store;
 
@@ -22,7 +23,7 @@ use super::output;
 /// Once the worker has stopped, answers under way may take this long.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Deliver events, and answer the REST API, /live and /ready
+/// Deliver events, and answer the REST API, /live, /ready and /metrics
 ///
 /// The API speaks to whoever has a token (`twiceproof token`) that was signed with the secret; without a secret it is off.
 /// Brings the tables up to date first. On SIGTERM or ctrl-c it claims nothing more, lets requests under way end, records
@@ -82,7 +83,8 @@ async fn work(
 ) -> anyhow::Result<ExitCode> {
     let health = Health::new(store.clone());
     let (close, closed) = watch::channel(false);
-    let router = health.router().merge(rest(store, config));
+    let metrics = Metrics::install(store).context("cannot count what happens")?;
+    let router = health.router().merge(metrics.router()).merge(rest(store, config));
     let mut serving = tokio::spawn(server.serve(router, signalled(closed)));
     let mut working = tokio::spawn(dispatcher.run(signalled(stopped.clone())));
     let totals = tokio::select! {

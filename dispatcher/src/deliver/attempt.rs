@@ -7,11 +7,12 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use ::metrics::{counter, histogram};
 use futures_util::FutureExt;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
-use twiceproof_shared::kill;
 use twiceproof_shared::store::Store;
+use twiceproof_shared::{kill, metrics};
 
 use super::news::News;
 use crate::decide::{DeliveryState, decide};
@@ -104,10 +105,25 @@ impl Hands {
     fn finish(&self, claimed: ClaimedDelivery, exchange: Exchange, started_at: Timestamp) -> Finished {
         let ended_at = self.store.now();
         let state = DeliveryState { attempts: claimed.attempts.saturating_add(1), deadline_at: claimed.deadline_at };
+        measure(&claimed, &exchange, Span { started_at, ended_at });
         let decision = decide(&state, &exchange, &self.policy, ended_at, self.store.random().unit());
         self.news.tell(&claimed, state.attempts, &exchange, decision, ended_at);
         let attempt = Id::mint(Prefix::Attempt, started_at, self.store.random());
         claimed.finish(attempt, exchange, decision, Span { started_at, ended_at })
+    }
+}
+
+fn measure(claimed: &ClaimedDelivery, exchange: &Exchange, span: Span) {
+    let outcome = exchange.outcome();
+    counter!(metrics::ATTEMPTS, "outcome" => outcome).increment(1);
+    let took = span.ended_at.since(span.started_at);
+    histogram!(metrics::ATTEMPT_SECONDS, "outcome" => outcome).record(took.as_secs_f64());
+    if claimed.attempts == 0
+        && !claimed.by_hand
+        && let Ok(id) = Id::parse(Prefix::Event, &claimed.key.event)
+    {
+        let lag = span.started_at.since(id.minted_at());
+        histogram!(metrics::LAG_SECONDS).record(lag.as_secs_f64());
     }
 }
 

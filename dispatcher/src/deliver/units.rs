@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use twiceproof_shared::kill;
+use ::metrics::counter;
 use twiceproof_shared::store::{Conn, Database, Store, StoreError};
 use twiceproof_shared::worker::Pace;
+use twiceproof_shared::{kill, metrics};
 
 use super::attempt::{Ended, Mail};
 use crate::store::claim::{self, ClaimRequest, Claimed, ClaimedDelivery};
@@ -77,7 +78,22 @@ pub(super) async fn record(store: &Store, batch: Arc<Vec<Finished>>) -> Result<R
         })
         .await?;
     kill::at("record_after_commit");
+    measure(&recorded);
     Ok(recorded)
+}
+
+fn measure(recorded: &Recorded) {
+    for (result, count) in [
+        ("delivered", recorded.delivered),
+        ("retried", recorded.retried),
+        ("dead", recorded.dead),
+        ("parked", recorded.parked),
+        ("late", recorded.late),
+    ] {
+        if count > 0 {
+            counter!(metrics::RECORDED, "result" => result).increment(count);
+        }
+    }
 }
 
 /// Puts together what was claimed, reading what was not read yet outside any transaction. Where that fails the leases are

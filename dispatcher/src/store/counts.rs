@@ -73,6 +73,42 @@ pub async fn counts(conn: &mut Conn<'_>, tenant: Option<&str>) -> Result<Counts,
     Ok(by_state(rows))
 }
 
+/// How many deliveries are pending, in backoff, leased and parked, each counted to `most`.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn open(conn: &mut Conn<'_>, most: i64) -> Result<[u64; 4], StoreError> {
+    let (pending, backoff, leased, parked): (i64, i64, i64, i64) = conn
+        .fetch_one(
+            "SELECT
+                 (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries WHERE state = 'pending' LIMIT $1) a),
+                 (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries WHERE state = 'backoff' LIMIT $1) b),
+                 (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries WHERE state = 'leased' LIMIT $1) c),
+                 (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries WHERE state = 'parked' LIMIT $1) d)",
+            &[most.into()],
+        )
+        .await?;
+    Ok([pending, backoff, leased, parked].map(|count| u64::try_from(count).unwrap_or(0)))
+}
+
+/// How many retries were due before a time, and how many leases were over before it, each counted to `most`.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn overdue(conn: &mut Conn<'_>, before: Timestamp, most: i64) -> Result<[u64; 2], StoreError> {
+    let (due, ended): (i64, i64) = conn
+        .fetch_one(
+            "SELECT
+                 (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries
+                  WHERE state = 'backoff' AND due_at < $1 LIMIT $2) a),
+                 (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries
+                  WHERE state = 'leased' AND lease_until < $1 LIMIT $2) b)",
+            &[before.into(), most.into()],
+        )
+        .await?;
+    Ok([due, ended].map(|count| u64::try_from(count).unwrap_or(0)))
+}
+
 fn by_state(rows: Vec<(String, i64)>) -> Counts {
     let mut counts = Counts::default();
     for (state, count) in rows {
