@@ -23,7 +23,8 @@ use twiceproof_shared::key::Key;
 use twiceproof_shared::seal::Seal;
 use twiceproof_shared::store::DatabaseUrl;
 
-pub use self::checks::shortest_retention;
+pub use twiceproof_shared::retention::shortest_retention;
+
 pub use self::error::ConfigError;
 pub use self::layers::{Flag, Sources};
 pub use self::origin::Origin;

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use twiceproof_shared::retention::shortest_retention;
 
 /// The limits of a delivery. The default is the project's table of defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +31,7 @@ impl Policy {
     /// The shortest time for which events must be remembered: 1.2 × the horizon.
     #[must_use]
     pub fn shortest_retention(&self) -> Duration {
-        self.horizon.saturating_add(self.horizon / 5)
+        shortest_retention(self.horizon, Duration::ZERO)
     }
 }
 

@@ -15,6 +15,7 @@ pub mod kill;
 pub mod ledger;
 pub mod metrics;
 pub mod random;
+pub mod retention;
 pub mod seal;
 pub mod secret;
 pub mod signature;

@@ -7,16 +7,10 @@
 use std::time::Duration;
 
 use super::units::show_duration;
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, shortest_retention};
 
 /// The setting that lets a start pass although a retention is too short.
 const OVERRIDE: &str = "retention.allow_short";
-
-/// The shortest safe retention for a retry horizon: 1.2 × `horizon` plus the time in which the sender still resends.
-#[must_use]
-pub fn shortest_retention(horizon: Duration, resend_window: Duration) -> Duration {
-    horizon.saturating_add(horizon / 5).saturating_add(resend_window)
-}
 
 pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
     if config.retry.cap < config.retry.first {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use twiceproof_shared::key::Key;
+use twiceproof_shared::retention::shortest_retention;
 use twiceproof_shared::secret::{InvalidSecret, Secret};
 use twiceproof_shared::signature::{self, PublicKey};
 use zeroize::Zeroizing;
@@ -214,8 +215,7 @@ impl SourceBuilder {
 
     /// 1.2 × the sender's horizon + the time in which it allows resends; and never shorter than a signature is valid.
     fn needed_retention(&self) -> Duration {
-        let repeats = (self.sender_horizon.saturating_mul(6) / 5).saturating_add(self.sender_resends);
-        repeats.max(self.tolerance.saturating_mul(2))
+        shortest_retention(self.sender_horizon, self.sender_resends).max(self.tolerance.saturating_mul(2))
     }
 }
 
