@@ -7,8 +7,6 @@ use std::time::Duration;
 use tempfile::TempDir;
 use twiceproof_dispatcher::{AddressPolicy, DispatcherOptions, Manager, NewEndpoint, NewEvent, Policy, SenderOptions};
 use twiceproof_shared::key::Key;
-#[cfg(feature = "postgres")]
-use twiceproof_shared::random::Random;
 use twiceproof_shared::secret::Secret;
 use twiceproof_shared::store::{DatabaseUrl, Store, StoreOptions};
 
@@ -34,6 +32,9 @@ pub struct Bed {
     /// The scenario's own database.
     pub database: DatabaseUrl,
     pub tenant: Key,
+    /// Its name, where it is a schema.
+    #[cfg(feature = "postgres")]
+    schema: Option<String>,
     /// Goes on drop, and with it what is in it: the database where that is a file.
     folder: TempDir,
 }
@@ -44,7 +45,8 @@ impl Bed {
     /// # Errors
     /// As [`BenchError`] says.
     pub async fn open(options: &BenchOptions, scenario: Scenario) -> Result<Self, BenchError> {
-        let (database, folder) = database(options).await?;
+        let own = database(options).await?;
+        let (database, folder) = (own.url, own.folder);
         let store = Store::connect(&database, StoreOptions::default()).await?;
         store.migrate().await?;
         tables::create(&store).await?;
@@ -58,7 +60,20 @@ impl Bed {
         let server = None;
         let processes = Processes { sink: sink.thread(), server };
         let options = options.clone();
-        Ok(Self { options, scenario, store, sink, secret, client, processes, database, tenant, folder })
+        Ok(Self {
+            options,
+            scenario,
+            store,
+            sink,
+            secret,
+            client,
+            processes,
+            database,
+            tenant,
+            #[cfg(feature = "postgres")]
+            schema: own.schema,
+            folder,
+        })
     }
 
     /// Closes the database, and drops it.
@@ -66,11 +81,11 @@ impl Bed {
     /// # Errors
     /// When the schema cannot be dropped.
     pub async fn close(self) -> Result<(), BenchError> {
-        #[cfg(feature = "postgres")]
-        if self.store.database() == twiceproof_shared::store::Database::Postgres {
-            tables::drop_schema(&self.store).await?;
-        }
         self.store.close().await;
+        #[cfg(feature = "postgres")]
+        if let Some(schema) = &self.schema {
+            twiceproof_shared::store::drop_schema(&self.options.database, schema).await?;
+        }
         Ok(())
     }
 
@@ -177,22 +192,34 @@ pub async fn moment() {
     tokio::time::sleep(Duration::from_millis(2)).await;
 }
 
-async fn database(options: &BenchOptions) -> Result<(DatabaseUrl, TempDir), BenchError> {
+/// A database of a scenario's own.
+struct Own {
+    url: DatabaseUrl,
+    #[cfg(feature = "postgres")]
+    schema: Option<String>,
+    folder: TempDir,
+}
+
+async fn database(options: &BenchOptions) -> Result<Own, BenchError> {
     let mut folder = tempfile::Builder::new();
     folder.prefix("twiceproof-bench-");
     if let Some(file) = options.database.file() {
         let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = folder.tempdir_in(beside)?;
-        return Ok((DatabaseUrl::sqlite(folder.path().join("bench.db"))?, folder));
+        let url = DatabaseUrl::sqlite(folder.path().join("bench.db"))?;
+        return Ok(Own {
+            url,
+            #[cfg(feature = "postgres")]
+            schema: None,
+            folder,
+        });
     }
     let folder = folder.tempdir()?;
     #[cfg(feature = "postgres")]
     {
-        let mut suffix = [0; 8];
-        Random::from_system().fill(&mut suffix);
-        let name = format!("twiceproof_bench_{:016x}", u64::from_be_bytes(suffix));
-        Ok((twiceproof_shared::store::create_schema(&options.database, &name).await?, folder))
+        let (url, name) = twiceproof_shared::store::create_own_schema(&options.database, "twiceproof_bench").await?;
+        Ok(Own { url, schema: Some(name), folder })
     }
     #[cfg(not(feature = "postgres"))]
-    Ok((options.database.clone(), folder))
+    Ok(Own { url: options.database.clone(), folder })
 }

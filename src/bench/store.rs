@@ -212,18 +212,6 @@ pub async fn backend(store: &Store) -> Result<Option<u32>, StoreError> {
     Ok(u32::try_from(pid).ok())
 }
 
-/// Drops the schema of a measurement, and nothing that is not one.
-#[cfg(feature = "postgres")]
-pub async fn drop_schema(store: &Store) -> Result<(), StoreError> {
-    let sql = "DO $$ BEGIN
-        IF current_schema() LIKE 'twiceproof\\_bench\\_%' THEN
-            EXECUTE format('DROP SCHEMA %I CASCADE', current_schema());
-        END IF;
-    END $$";
-    let mut reader = store.read().await?;
-    reader.conn().execute_script(sql).await
-}
-
 async fn one(conn: &mut Conn<'_>, sql: &'static str) -> Result<u64, StoreError> {
     let (count,): (i64,) = conn.fetch_one(sql, &[]).await?;
     Ok(u64::try_from(count).unwrap_or(0))

@@ -186,11 +186,8 @@ async fn open(options: &DemoOptions, random: &Random) -> Result<(Store, Option<S
     #[cfg(feature = "postgres")]
     if database.file().is_none() {
         // A name of its own, so that the demo can be run again and again beside whatever is there.
-        let mut suffix = [0; 8];
-        Random::from_system().fill(&mut suffix);
-        let name = format!("twiceproof_demo_{:016x}", u64::from_be_bytes(suffix));
-        database = twiceproof_shared::store::create_schema(&database, &name).await?;
-        schema = Some(name);
+        let (inside, name) = twiceproof_shared::store::create_own_schema(&database, "twiceproof_demo").await?;
+        (database, schema) = (inside, Some(name));
     }
     let mut store_options = StoreOptions::default();
     store_options.random = Some(random.clone());

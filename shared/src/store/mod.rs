@@ -61,7 +61,7 @@ pub use host::HostTx;
 pub use listen::Listening;
 pub use loan::Loan;
 #[cfg(feature = "postgres")]
-pub use postgres::{create_schema, drop_schema};
+pub use postgres::{create_own_schema, create_schema, drop_schema};
 pub use reader::Reader;
 pub use running::{Running, RunningGuard, RunningKey};
 pub use savepoint::{EffectMark, begin_effect, keep_effect, undo_effect};

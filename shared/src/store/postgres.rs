@@ -8,6 +8,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use super::StoreError;
+use crate::random::Random;
 
 /// How long work waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -111,6 +112,20 @@ pub async fn create_schema(url: &super::DatabaseUrl, name: &str) -> Result<super
     let create = "DO $$ BEGIN EXECUTE format('CREATE SCHEMA %I', current_setting('twiceproof.schema')); END $$";
     with_schema_name(url, name, create).await?;
     Ok(inside)
+}
+
+/// Makes a schema whose name begins with `prefix` and ends by chance, so that it is nobody else's; its address and its name.
+///
+/// # Errors
+/// As [`create_schema`].
+pub async fn create_own_schema(
+    url: &super::DatabaseUrl,
+    prefix: &str,
+) -> Result<(super::DatabaseUrl, String), StoreError> {
+    let mut suffix = [0; 8];
+    Random::from_system().fill(&mut suffix);
+    let name = format!("{prefix}_{:016x}", u64::from_be_bytes(suffix));
+    Ok((create_schema(url, &name).await?, name))
 }
 
 /// Drops a schema with everything in it, for throw-away schemas of [`create_schema`].

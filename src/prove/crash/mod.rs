@@ -25,7 +25,7 @@ use twiceproof_shared::cluster::{Cluster, ClusterError, Crash};
 use twiceproof_shared::kill::{self, Part, Point};
 use twiceproof_shared::random::Random;
 #[cfg(feature = "postgres")]
-use twiceproof_shared::store::{Database, create_schema, drop_schema};
+use twiceproof_shared::store::{Database, create_own_schema, drop_schema};
 use twiceproof_shared::store::{DatabaseUrl, StoreError};
 
 pub use actor::act;
@@ -203,10 +203,8 @@ impl Bed {
         let Some(file) = self.url.file() else {
             #[cfg(feature = "postgres")]
             {
-                let mut suffix = [0; 8];
-                Random::from_system().fill(&mut suffix);
-                let name = format!("twiceproof_prove_{:016x}", u64::from_be_bytes(suffix));
-                return Ok((create_schema(&self.url, &name).await?, builder.tempdir()?, Some(name)));
+                let (url, name) = create_own_schema(&self.url, "twiceproof_prove").await?;
+                return Ok((url, builder.tempdir()?, Some(name)));
             }
             #[cfg(not(feature = "postgres"))]
             return Err(CrashError::NoPostgres);
