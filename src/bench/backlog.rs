@@ -43,7 +43,13 @@ pub async fn measure(bed: &Bed) -> Result<Measured, BenchError> {
     let arrivals = bed.sink.begin(0);
     let mut whole = Sum::default();
     let turn = Turn::begin(&bed.processes);
-    let parts = bed.within(drain(bed, count, &arrivals)).await;
+    let stop = CancellationToken::new();
+    let dispatcher = Dispatcher::start(&bed.store, bed.dispatcher()).await?;
+    let running = tokio::spawn(dispatcher.run(stop.clone().cancelled_owned()));
+    let parts = bed.within(watch(bed, count, &arrivals)).await;
+    // Also where it took too long: the tables are dropped next, and not under a worker.
+    stop.cancel();
+    running.await.map_err(|_| BenchError::Panicked)?;
     turn.end(&bed.processes, count, &Latencies::default(), &mut whole);
     if let Some(mut reader) = held {
         tables::let_go(&mut reader.conn()).await?;
@@ -55,12 +61,8 @@ pub async fn measure(bed: &Bed) -> Result<Measured, BenchError> {
     Ok(measured)
 }
 
-async fn drain(bed: &Bed, count: usize, arrivals: &Arrivals) -> Result<Vec<super::Figures>, BenchError> {
-    let stop = CancellationToken::new();
-    // Whatever ends this future ends the worker too.
-    let _stopping = stop.clone().drop_guard();
-    let dispatcher = Dispatcher::start(&bed.store, bed.dispatcher()).await?;
-    let running = tokio::spawn(dispatcher.run(stop.clone().cancelled_owned()));
+/// Watches the worker until nothing is left, and measures each part.
+async fn watch(bed: &Bed, count: usize, arrivals: &Arrivals) -> Result<Vec<super::Figures>, BenchError> {
     let mut parts = Vec::with_capacity(PARTS);
     for (part, name) in NAMES.into_iter().enumerate() {
         let (from, to) = (count * part / PARTS, count * (part + 1) / PARTS);
@@ -75,8 +77,6 @@ async fn drain(bed: &Bed, count: usize, arrivals: &Arrivals) -> Result<Vec<super
     while tables::is_busy(&bed.store).await? {
         super::bed::moment().await;
     }
-    stop.cancel();
-    running.await.map_err(|_| BenchError::Panicked)?;
     Ok(parts)
 }
 
