@@ -96,13 +96,23 @@ impl Suite {
         F: Fn(Bed) -> R + Send + 'static,
         R: Future<Output = ()> + 'static,
     {
+        self.sqlite_where(true, name, test);
+    }
+
+    /// As [`Suite::sqlite`]; reported as ignored where this machine does not allow what it needs.
+    pub fn sqlite_where<F, R>(&mut self, allowed: bool, name: &str, test: F)
+    where
+        F: Fn(Bed) -> R + Send + 'static,
+        R: Future<Output = ()> + 'static,
+    {
         self.names[0].insert(name.to_owned());
-        self.trials.push(Trial::test(format!("sqlite::{name}"), move || {
+        let trial = Trial::test(format!("sqlite::{name}"), move || {
             block_on(async {
                 test(Bed { db: TestDatabase::sqlite() }).await;
                 Ok(())
             })
-        }));
+        });
+        self.trials.push(trial.with_ignored_flag(!allowed));
     }
 
     /// A test that says something about PostgreSQL alone; its name is listed in `ONLY_POSTGRES`.
