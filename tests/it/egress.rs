@@ -139,19 +139,25 @@ async fn table(bed: Bed) {
             (Err(ManageError::Url(reason)), Some(start)) if reason.to_string().starts_with(start) => {}
             _ => wrong.push(format!("{url:?}: {:?}, not {expected:?}", created.map(|created| created.endpoint))),
         }
-        if expected.is_some() {
-            refused.insert(smuggle(&store, &url).await, url);
+        if let Some(expected) = expected {
+            refused.insert(smuggle(&store, &url).await, (url, expected));
         }
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), CASES.len(), wrong.join("\n"));
 
     deliver(&store, AddressPolicy::PublicOnly).await;
-    let sql = "SELECT endpoint, outcome FROM twiceproof_attempts";
-    let attempts: Vec<(String, String)> = store.read().await.unwrap().conn().fetch_all(sql, &[]).await.unwrap();
+    let sql = "SELECT endpoint, outcome, error FROM twiceproof_attempts";
+    let attempts: Vec<(String, String, String)> = store.read().await.unwrap().conn().fetch_all(sql, &[]).await.unwrap();
     assert_eq!(attempts.len(), refused.len());
-    for (endpoint, outcome) in attempts {
-        assert_eq!(outcome, "not_sent", "{:?}", refused[&endpoint]);
+    let mut wrong = Vec::new();
+    for (endpoint, outcome, error) in attempts {
+        let (url, expected) = &refused[&endpoint];
+        let reason = error.strip_prefix("blocked: ").unwrap_or(&error);
+        if outcome != "not_sent" || !reason.starts_with(expected) {
+            wrong.push(format!("{url:?}: {outcome}, {error:?}, not {expected:?}"));
+        }
     }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), refused.len(), wrong.join("\n"));
     assert_eq!(trap.connections(), 0);
 
     // The trap does see what is let through.
