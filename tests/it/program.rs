@@ -23,7 +23,7 @@ pub fn register(suite: &mut Suite) {
 }
 
 /// The program in a folder of its own, with nothing of this process's settings.
-fn program(folder: &Path) -> Command {
+pub fn program(folder: &Path) -> Command {
     let mut command = Command::new(binary());
     command.current_dir(folder).stdin(Stdio::null());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TWICEPROOF_")) {
@@ -32,7 +32,7 @@ fn program(folder: &Path) -> Command {
     command
 }
 
-fn run(command: &mut Command) -> (bool, String, String) {
+pub fn run(command: &mut Command) -> (bool, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (status.success(), text(stdout), text(stderr))
