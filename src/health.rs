@@ -12,6 +12,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::store::Store;
 
 /// How long the database may take to answer before this process is not ready.
@@ -82,7 +83,7 @@ impl Health {
             Ok(Ok(missing)) if missing.is_empty() => Ok(()),
             Ok(Ok(_)) => Err(NotReady::Schema),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "not ready: the database does not answer");
+                tracing::warn!(error = %chain(&error), "not ready: the database does not answer");
                 Err(NotReady::Database)
             }
             Err(_) => {

@@ -29,6 +29,7 @@ use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use stall::Unstalled;
+use twiceproof_shared::causes::chain;
 
 /// Bytes of a request's head that are read before it is refused.
 const HEAD_LIMIT: usize = 64 * 1024;
@@ -111,7 +112,7 @@ impl Server {
             connections.spawn(async move {
                 // An error is the peer's: it left, was too slow or does not speak HTTP.
                 if let Err(error) = connection.await {
-                    tracing::debug!(%peer, %error, "connection ended early");
+                    tracing::debug!(%peer, error = %chain(&error), "connection ended early");
                 }
                 drop(slot);
             });
@@ -133,7 +134,7 @@ async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> (TcpStream, S
             Ok((stream, peer)) => return (stream, peer, slot),
             Err(error) if of_the_peer(&error) => {}
             Err(error) => {
-                tracing::error!(%error, "cannot accept a connection; trying again");
+                tracing::error!(error = %chain(&error), "cannot accept a connection; trying again");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -154,7 +155,7 @@ fn connection(
     options: ServerOptions,
 ) -> http1::Connection<TokioIo<Unstalled<TcpStream>>, Service> {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "small answers may be delayed");
+        tracing::debug!(%peer, error = %chain(&error), "small answers may be delayed");
     }
     let service = router
         .map_request(move |request: hyper::Request<Incoming>| -> Request {
@@ -184,7 +185,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!(%error, "a request handler panicked");
+        tracing::error!(error = %chain(&error), "a request handler panicked");
     }
 }
 

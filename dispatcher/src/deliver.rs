@@ -23,6 +23,7 @@ use std::time::Duration;
 use futures_util::future;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::store::{Store, StoreError};
 use twiceproof_shared::worker::{Pace, Polling};
@@ -193,7 +194,7 @@ impl Dispatcher {
 
     async fn retire(&self) {
         if let Err(error) = self.worker.retire(self.store()).await {
-            tracing::warn!(%error, "the worker could not sign off; others will tidy up behind it");
+            tracing::warn!(error = %chain(&error), "the worker could not sign off; others will tidy up behind it");
         }
     }
 

@@ -5,7 +5,6 @@
 //! POST into GET; what went wrong is logged here, once.
 
 use std::collections::HashSet;
-use std::error::Error;
 use std::sync::Arc;
 
 use ::metrics::counter;
@@ -16,6 +15,7 @@ use axum::routing::post;
 use http::Method;
 use tracing::Instrument;
 use twiceproof_shared::metrics;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::store::Store;
 
 use crate::answer::{self, Answer};
@@ -155,18 +155,6 @@ fn log(answer: &Result<Answer, IngestError>) {
             tracing::error!(error = %chain(error), "an event was not processed; it is taken again when it is sent again")
         }
     }
-}
-
-/// An error and its causes, in one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 fn check_path(path: &str) -> Result<String, ReceiverError> {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::desk::{self, Serving};
 use twiceproof_shared::kill;
 use twiceproof_shared::ledger::{self, Outcome};
@@ -132,7 +133,7 @@ async fn together(batch: Vec<Waiting>) {
         }
         Err(error) => {
             route.together.went(false);
-            tracing::debug!(%error, events = batch.len(), "events that shared a transaction go one by one");
+            tracing::debug!(error = %chain(&error), events = batch.len(), "events that shared a transaction go one by one");
             tokio::spawn(each_alone(batch));
         }
     }

@@ -5,6 +5,7 @@
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
 compile_error!("twiceproof needs a database: switch on the feature `sqlite`, `postgres` or both");
 
+pub mod causes;
 pub mod clock;
 #[cfg(all(feature = "cluster", feature = "postgres"))]
 pub mod cluster;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
+use crate::causes::chain;
 use crate::store::{Sleeper, StoreError};
 
 /// How often a worker looks for work that nothing told it of.
@@ -44,7 +45,7 @@ where
                 Ok(true) => BETWEEN_BATCHES,
                 Ok(false) => BETWEEN_SWEEPS,
                 Err(error) => {
-                    tracing::warn!(%error, what, "housekeeping failed; it is tried again");
+                    tracing::warn!(error = %chain(&error), what, "housekeeping failed; it is tried again");
                     AFTER_TROUBLE
                 }
             };

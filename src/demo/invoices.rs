@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use serde::Deserialize;
 use twiceproof_receiver::{Event, Handler, HandlerError, Receiver, Reply, Source};
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::key::Key;
 use twiceproof_shared::secret::Secret;
 use twiceproof_shared::signature::{self, SignedHeaders};
@@ -76,7 +77,7 @@ impl Handler for OnAnotherConnection {
                 })
                 .await;
             if let Err(error) = written {
-                tracing::warn!(%error, "an invoice on the second connection was not written");
+                tracing::warn!(error = %chain(&error), "an invoice on the second connection was not written");
             }
         });
         if event.headers().contains_key(FAIL_AFTER_WRITE) {

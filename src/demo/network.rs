@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
 use tokio::sync::watch;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::secret::Secret;
 use twiceproof_shared::signature;
@@ -219,7 +220,7 @@ impl Network {
 /// Where the log cannot be written, the sender gets no answer and comes again.
 fn hang_up_without(noted: Result<(), StoreError>) -> Result<(), HungUp> {
     noted.map_err(|error| {
-        tracing::warn!(%error, "the demo's log could not be written");
+        tracing::warn!(error = %chain(&error), "the demo's log could not be written");
         HungUp
     })
 }

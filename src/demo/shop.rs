@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use twiceproof_dispatcher::{NewEvent, PublishError, Publisher};
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::key::Key;
 use twiceproof_shared::store::Store;
 
@@ -67,7 +68,7 @@ async fn place(
         match try_place(store, publisher, number, &event, roll_back).await {
             // Running it again looks the uid up.
             Err(DemoError::Store(error) | DemoError::Publish(PublishError::Store(error))) if error.is_retryable() => {
-                tracing::debug!(%error, number, "placing an order again");
+                tracing::debug!(error = %chain(&error), number, "placing an order again");
                 tokio::time::sleep(PAUSE).await;
             }
             other => return other,

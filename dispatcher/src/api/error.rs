@@ -6,6 +6,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::store::StoreError;
 use utoipa::{IntoResponses, ToSchema};
 
@@ -99,15 +100,14 @@ impl IntoResponse for ApiError {
 
 /// What the database said stays in the log: the caller cannot mend it.
 fn of_the_store(error: &StoreError) -> Response {
-    let cause = std::error::Error::source(error).map(tracing::field::display);
     if error.is_retryable() {
-        tracing::warn!(%error, cause, "a request was refused for now");
+        tracing::warn!(error = %chain(error), "a request was refused for now");
         let detail = "The request could not be stored now; it may be sent again.".to_owned();
         let body = Json(HttpErrorOut { code: "unavailable", detail });
         let wait = HeaderValue::from_static("1");
         return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, wait)], body).into_response();
     }
-    tracing::error!(%error, cause, "a request failed");
+    tracing::error!(error = %chain(error), "a request failed");
     let detail = "The request failed; the server's log says why.".to_owned();
     (StatusCode::INTERNAL_SERVER_ERROR, Json(HttpErrorOut { code: "server_error", detail })).into_response()
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::task;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::store::StoreError;
 use twiceproof_shared::worker::Pace;
 
@@ -105,7 +106,7 @@ impl Rounds {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(%error, unrecorded = self.finished.len(), "the database does not take our work now");
+                    tracing::warn!(error = %chain(&error), unrecorded = self.finished.len(), "the database does not take our work now");
                     tokio::select! {
                         () = pace.back_off() => continue,
                         () = &mut shutdown => break,
@@ -197,7 +198,7 @@ impl Rounds {
                 self.totals.released += 1;
                 self.unsent.push(one);
             }
-            Err(error) => tracing::error!(%error, "an attempt broke; its lease ends by its time"),
+            Err(error) => tracing::error!(error = %chain(&error), "an attempt broke; its lease ends by its time"),
         }
     }
 
@@ -237,7 +238,7 @@ impl Rounds {
     }
 
     fn drop_refused(&mut self, count: usize, error: &StoreError) {
-        tracing::error!(%error, count, "results could not be recorded; their deliveries are sent again");
+        tracing::error!(error = %chain(error), count, "results could not be recorded; their deliveries are sent again");
         self.totals.unrecorded += count as u64;
     }
 
@@ -278,7 +279,7 @@ fn is_new(moved: Result<u64, StoreError>) -> bool {
     match moved {
         Ok(moved) => moved > 0,
         Err(error) => {
-            tracing::warn!(%error, "what other workers left behind was not moved");
+            tracing::warn!(error = %chain(&error), "what other workers left behind was not moved");
             false
         }
     }

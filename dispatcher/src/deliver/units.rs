@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use ::metrics::counter;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::store::{Conn, Database, Store, StoreError};
 use twiceproof_shared::worker::Pace;
 use twiceproof_shared::{kill, metrics};
@@ -142,7 +143,7 @@ pub(super) async fn give_back(store: &Store, claimed: Vec<ClaimedDelivery>) {
         .await;
     if let Err(error) = released {
         let error: StoreError = error;
-        tracing::warn!(%error, "leases could not be given back; they end by their time");
+        tracing::warn!(error = %chain(&error), "leases could not be given back; they end by their time");
     }
 }
 
@@ -159,7 +160,7 @@ pub(super) async fn record_by_lease(store: &Store, ended: Vec<Ended>) -> Result<
         match record(store, Arc::clone(&batch)).await {
             Ok(recorded) => return Ok((recorded, released)),
             Err(error) if error.is_retryable() && last_lease.is_some_and(|until| store.now() < until) => {
-                tracing::warn!(%error, attempts = batch.len(), "results are not recorded yet");
+                tracing::warn!(error = %chain(&error), attempts = batch.len(), "results are not recorded yet");
                 pace.back_off().await;
             }
             Err(error) => return Err(error),

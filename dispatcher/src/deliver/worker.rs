@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::store::{Database, Store, StoreError};
@@ -215,7 +216,7 @@ async fn beat(store: Store, id: Id, pulse: Arc<Pulse>) {
         tokio::time::sleep(HEARTBEAT).await;
         match enter(&store, id.clone(), false).await {
             Ok(()) => pulse.beat(store.now()),
-            Err(error) => tracing::warn!(%error, "a worker's sign of life was not written"),
+            Err(error) => tracing::warn!(error = %chain(&error), "a worker's sign of life was not written"),
         }
     }
 }

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use futures_util::future;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::desk::{self, Serving};
 use twiceproof_shared::kill;
 use twiceproof_shared::store::StoreError;
@@ -87,7 +88,7 @@ async fn together(publisher: &Publisher, mut batch: Vec<Waiting>) {
                 one.answer(Err(error));
                 return;
             }
-            tracing::debug!(%error, events = batch.len(), "events that shared a transaction are published one by one");
+            tracing::debug!(error = %chain(&error), events = batch.len(), "events that shared a transaction are published one by one");
             let is_unknown = matches!(error, PublishError::Store(StoreError::Unknown(_)));
             let publisher = publisher.clone();
             tokio::spawn(async move { alone(&publisher, batch, is_unknown).await });

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::signature::SigningKey;
 use twiceproof_shared::store::{Arg, Conn, Database, Store, StoreError};
 use url::Url;
@@ -142,7 +143,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, store: &Store) -> Result<HashM
         // Secrets were checked when they were stored; one that cannot be read does not sign.
         match secret.map(|secret| secret.open(store.seal(), &row.tenant, &row.id)) {
             Some(Ok(secret)) => target.secrets.push(secret),
-            Some(Err(error)) => tracing::error!(endpoint = %row.id, %error, "a secret does not sign"),
+            Some(Err(error)) => tracing::error!(endpoint = %row.id, error = %chain(&error), "a secret does not sign"),
             None => {}
         }
     }

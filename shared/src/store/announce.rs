@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Waker;
+use crate::causes::chain;
 use crate::random::Random;
 
 /// Between two announcements: who is woken more often finds no more.
@@ -77,7 +78,7 @@ impl Work {
                 Ok(true) => sleep(GAP).await,
                 Err(error) => {
                     // Work meets the same trouble and says so.
-                    tracing::debug!(%error, "other processes were not told of new work; they find it by polling");
+                    tracing::debug!(error = %chain(&error), "other processes were not told of new work; they find it by polling");
                     sleep(BELIEVED).await;
                 }
             }

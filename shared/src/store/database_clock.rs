@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use sqlx::PgPool;
 
 use super::StoreError;
+use crate::causes::chain;
 use crate::clock::{Clock, SystemClock, Timestamp};
 
 /// How long a sample is relied on.
@@ -60,7 +61,7 @@ async fn keep(clock: Weak<DatabaseClock>, pool: PgPool) {
         match Sample::take(&pool).await {
             Ok(sample) => *clock.0.write().unwrap_or_else(PoisonError::into_inner) = sample,
             // The last sample goes on; work meets the same trouble and says so.
-            Err(error) => tracing::debug!(%error, "the database's clock was not read"),
+            Err(error) => tracing::debug!(error = %chain(&error), "the database's clock was not read"),
         }
     }
 }

@@ -23,6 +23,8 @@ use tokio::time::Instant;
 use super::unit::Job;
 use super::{Conn, StoreError, raw, sqlite};
 
+use crate::causes::chain;
+
 /// A batch closes when this many units ran …
 const MOST_UNITS: usize = 64;
 /// … or when this much time has passed …
@@ -175,7 +177,7 @@ impl Writer {
         if let Some(conn) = self.conn.take()
             && let Err(error) = conn.conn.close_hard().await
         {
-            tracing::warn!(%error, "a broken SQLite connection did not close cleanly");
+            tracing::warn!(error = %chain(&error), "a broken SQLite connection did not close cleanly");
         }
     }
 }
@@ -269,7 +271,7 @@ impl Watched {
         let idle = self.conn.lock_handle().await.map(drop);
         self.interrupt.store(false, Ordering::Release);
         if let Err(error) = idle {
-            tracing::warn!(%error, "the SQLite connection did not answer");
+            tracing::warn!(error = %chain(&error), "the SQLite connection did not answer");
         }
     }
 

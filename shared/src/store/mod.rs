@@ -69,6 +69,7 @@ pub use tx::Tx;
 pub use url::DatabaseUrl;
 pub use wake::{Sleeper, Wake, Waker};
 
+use crate::causes::chain;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::random::Random;
 use crate::seal::Seal;
@@ -455,7 +456,7 @@ where
         match tx.commit_last_write().await {
             Ok(()) => return Ok(value),
             Err(error) if error.is_retryable() && tries < TRIES => {
-                tracing::warn!(%error, tries, "running a unit of work again, which looks its key up");
+                tracing::warn!(error = %chain(&error), tries, "running a unit of work again, which looks its key up");
                 if matches!(error, StoreError::Unknown(_)) {
                     unknown = Some(error);
                 }

@@ -10,6 +10,8 @@ use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 use super::StoreError;
 use crate::random::Random;
 
+use crate::causes::chain;
+
 /// How long work waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection that was used so recently is not asked whether it lives, which would cost a round trip each time. One that
@@ -79,7 +81,7 @@ async fn end_when_abandoned(conn: &mut PgConnection) -> Result<(), sqlx::Error> 
     );
     match set.execute(conn).await {
         Err(error @ sqlx::Error::Database(_)) => {
-            tracing::debug!(%error, "the server does not end statements of connections that are gone");
+            tracing::debug!(error = %chain(&error), "the server does not end statements of connections that are gone");
             Ok(())
         }
         other => other.map(drop),

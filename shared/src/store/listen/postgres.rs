@@ -10,6 +10,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
+use crate::causes::chain;
 use crate::store::Waker;
 
 /// After so much silence the connection is asked whether it lives: a dead one would be silent for ever.
@@ -28,7 +29,7 @@ pub(super) async fn listen(options: Arc<PgConnectOptions>, waker: Waker, name: A
             delays = super::delays();
         }
         if let Err(error) = ended {
-            tracing::debug!(%error, "announcements of other processes are not heard now; polling finds their work");
+            tracing::debug!(error = %chain(&error), "announcements of other processes are not heard now; polling finds their work");
         }
         sleep(delays.next().unwrap_or_default()).await;
     }

@@ -7,6 +7,7 @@ use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use crate::causes::chain;
 use crate::store::Waker;
 
 /// Between two questions, which cost some microseconds each.
@@ -16,7 +17,7 @@ pub(super) async fn listen(options: Arc<SqliteConnectOptions>, waker: Waker) {
     let mut delays = super::delays();
     loop {
         if let Err(error) = ask(&options, &waker).await {
-            tracing::debug!(%error, "commits of other processes are not noticed now; polling finds their work");
+            tracing::debug!(error = %chain(&error), "commits of other processes are not noticed now; polling finds their work");
         }
         sleep(delays.next().unwrap_or_default()).await;
     }
