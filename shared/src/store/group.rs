@@ -22,7 +22,6 @@ use tokio::time::Instant;
 
 use super::unit::Job;
 use super::{Conn, StoreError, raw, sqlite};
-
 use crate::causes::chain;
 
 /// A batch closes when this many units ran …
