@@ -17,6 +17,7 @@ use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandl
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use twiceproof_dispatcher::open::{Open, open};
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::metrics as names;
 use twiceproof_shared::store::Store;
 
@@ -77,7 +78,7 @@ impl Metrics {
         match open {
             Ok(open) => set(&open),
             // What was read before stays; that the database is away shows in `/ready`.
-            Err(error) => tracing::debug!(%error, "what is open was not read for the metrics"),
+            Err(error) => tracing::debug!(error = %chain(&error), "what is open was not read for the metrics"),
         }
         *read = Some(Instant::now());
     }

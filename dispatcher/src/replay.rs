@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::key::Key;
@@ -177,7 +178,7 @@ impl Replayer {
                 Ok(true) => Duration::ZERO,
                 Ok(false) => LOOK_EVERY,
                 Err(error) => {
-                    tracing::warn!(%error, "replays stand still for a moment");
+                    tracing::warn!(error = %chain(&error), "replays stand still for a moment");
                     LOOK_EVERY * 10
                 }
             };

@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::Method;
 use tracing::Instrument;
-use twiceproof_shared::metrics;
 use twiceproof_shared::causes::chain;
+use twiceproof_shared::metrics;
 use twiceproof_shared::store::Store;
 
 use crate::answer::{self, Answer};

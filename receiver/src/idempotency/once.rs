@@ -18,6 +18,7 @@ use futures_util::FutureExt;
 use http::request::Parts;
 use tower::Service;
 use tracing::Instrument;
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::key::Key;
 use twiceproof_shared::ledger::{self, Claim, LedgerKey, Outcome, RawRequest, Replay};
 use twiceproof_shared::store::{EffectMark, Loan, StoreError, Tx, begin_effect, keep_effect, undo_effect};
@@ -269,19 +270,18 @@ async fn undo(tx: Option<Tx>) {
     let Some(tx) = tx else { return };
     match tokio::time::timeout(ROLLBACK_WAIT, tx.rollback()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "a rollback failed; the connection was closed"),
+        Ok(Err(error)) => tracing::warn!(error = %chain(&error), "a rollback failed; the connection was closed"),
         Err(_) => tracing::warn!("a rollback was not acknowledged in time; the connection was closed"),
     }
 }
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        let cause = std::error::Error::source(&error).map(tracing::field::display);
         if error.is_retryable() || matches!(error, StoreError::Closed) {
-            tracing::warn!(%error, cause, "a request with an idempotency key was not completed for now");
+            tracing::warn!(error = %chain(&error), "a request with an idempotency key was not completed for now");
             Self::Unavailable
         } else {
-            tracing::error!(%error, cause, "a request with an idempotency key failed");
+            tracing::error!(error = %chain(&error), "a request with an idempotency key failed");
             Self::Failed
         }
     }
