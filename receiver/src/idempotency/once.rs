@@ -239,7 +239,7 @@ impl Once {
         }
         // Last, so that a transaction that failed on the way cannot pass for done.
         ledger::finish(conn, claim, whole.outcome(), self.settings.store.now()).await?;
-        tx.commit().await
+        tx.commit_last_write().await
     }
 
     /// What is stored under the key, after a commit that got no answer. None: nothing, or nobody can tell now.
