@@ -58,6 +58,7 @@
 //!
 //! [`Loan`]: twiceproof_shared::store::Loan
 
+mod ending;
 mod fingerprint;
 mod header;
 mod layer;
