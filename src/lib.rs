@@ -10,7 +10,7 @@
 //! > can be asked first.
 //!
 //! This crate is the facade over both halves and what they share, and holds what only the program needs: its settings
-//! ([`config`]), an HTTP server with limits ([`server`]), `/live` and `/ready` ([`health`]), and the [`demo`] with the
+//! ([`config`]), its REST API behind the layer for `Idempotency-Key` ([`api`]), an HTTP server with limits ([`server`]), `/live` and `/ready` ([`health`]), and the [`demo`] with the
 //! proof kit behind it ([`prove`]), and the measuring kit ([`mod@bench`]). A service that needs one half only can depend on that half's crate.
 //!
 //! | to | begin with |
@@ -19,6 +19,7 @@
 //! | deliver what was published | [`dispatcher::Dispatcher`] |
 //! | manage endpoints | [`dispatcher::Manager`] |
 //! | receive a sender's webhooks | [`receiver::Receiver`], [`receiver::Source`], [`receiver::Handler`] |
+//! | answer repeats of your own API's requests | [`receiver::idempotency::IdempotencyLayer`] |
 //! | open a database, or lend your own connection | [`store::Store`] |
 //!
 //! Cargo features: `sqlite` and `postgres`, both on by default. At least one must be on.

@@ -27,6 +27,7 @@ pub fn register(suite: &mut Suite) {
     suite.both("idempotency::where_errors_are_replayed_their_effects_are_undone", errors_replayed);
     suite.both("idempotency::a_request_that_was_not_begun_does_not_burn_its_key", not_begun);
     suite.both("idempotency::a_handler_that_panics_or_parts_with_the_transaction_leaves_nothing", parted);
+    suite.both("idempotency::a_handler_that_commits_by_itself_is_never_run_again", by_itself);
     suite.both("idempotency::a_handler_over_its_deadline_leaves_nothing", deadline);
     suite.both("idempotency::an_answer_that_cannot_be_stored_leaves_nothing", unstorable);
     suite.both("idempotency::a_body_over_the_limit_is_refused_before_anything", too_large);
@@ -79,6 +80,18 @@ async fn told(State(told): State<Told>, Extension(loan): Extension<Loan>, header
             let also: Result<(), StoreError> = told.store.run(|_| Box::pin(async { Ok(()) })).await;
             assert!(matches!((&refused, &also), (Err(StoreError::Reentrant), Err(StoreError::Reentrant))));
             return (StatusCode::INTERNAL_SERVER_ERROR, "refused").into_response();
+        }
+        "commit" | "rollback" => {
+            let end = if what == "commit" { "COMMIT" } else { "ROLLBACK" };
+            for sql in [end, "INSERT INTO effects (event, body) VALUES ('by itself', CAST('x' AS BYTEA))"] {
+                let sql = match told.store.database() {
+                    Database::Sqlite if sql != end => "INSERT INTO effects (event, body) VALUES ('by itself', x'00')",
+                    _ => sql,
+                };
+                let done: Result<u64, StoreError> =
+                    loan.work(|conn| Box::pin(async move { conn.execute(sql, &[]).await })).await;
+                done.unwrap();
+            }
         }
         "swallow" => {
             let failed: Result<u64, StoreError> =
@@ -210,6 +223,19 @@ async fn parted(bed: Bed) {
             assert_eq!((failed.status.as_u16(), ready.effects().await), (500, before), "{key}");
             ready.assert_unburnt(&key).await;
         }
+    }
+}
+
+async fn by_itself(bed: Bed) {
+    let ready = Ready::new(&bed, Policy::ReplaySuccesses).await;
+    for what in ["commit", "rollback"] {
+        ready.send(what, what).await;
+        let (calls, effects) = (ready.calls(), ready.effects().await);
+        for _ in 0..3 {
+            let again = ready.send(what, what).await;
+            assert!(again.status == 409 || is_replay(&again), "{what}: {again:?}");
+        }
+        assert_eq!((ready.calls(), ready.effects().await), (calls, effects), "{what}");
     }
 }
 

@@ -21,6 +21,7 @@ mod harness;
 mod held_snapshot;
 mod hostile;
 mod idempotency;
+mod idempotency_api;
 mod idempotency_handlers;
 mod idempotency_history;
 mod key_pairs;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
     together::register(&mut suite);
     hostile::register(&mut suite);
     idempotency::register(&mut suite);
+    idempotency_api::register(&mut suite);
     idempotency_handlers::register(&mut suite);
     idempotency_history::register(&mut suite);
     linear::register(&mut suite);

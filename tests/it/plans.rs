@@ -260,6 +260,7 @@ async fn receiving(store: &Store) {
     ledger::finish(conn, taken_over, &outcome, now).await.unwrap();
     assert!(matches!(accept(conn, &request("a"), now).await, ledger::Answer::Replay(_)));
     assert!(ledger::peek(conn, &request("b")).await.unwrap().is_some());
+    assert!(ledger::renew(conn, &request("a"), now).await.unwrap().is_none());
     ledger::keep_conflict(conn, &request("b"), &RawRequest { headers: "[]", body: b"b" }, now).await.unwrap();
     let (mut fresh, known) = (request("c"), request("a"));
     fresh.key.key = Key::new("evt_2").unwrap();

@@ -210,6 +210,7 @@ fn examples() {
         ("one_invoice_per_order", "2 events, 1 order, 1 invoice"),
         ("receive_github", "4 requests, 1 refused, 1 build"),
         ("receive_stripe", "3 deliveries, 2 repeats, 1 payment"),
+        ("idempotent_api", "4 requests, 1 refused, 1 invoice"),
         ("custom_verifier", "2 accepted, 2 refused"),
     ];
     for (name, result) in results {

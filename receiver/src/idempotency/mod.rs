@@ -2,7 +2,7 @@
 //! repeat gets the first answer (draft-ietf-httpapi-idempotency-key-header-07).
 //!
 //! ```
-//! # use axum::{Extension, Json, Router, routing::post};
+//! # use axum::{Extension, Router, routing::post};
 //! # use http::StatusCode;
 //! # use twiceproof_receiver::idempotency::{IdempotencyLayer, Policy, Rule};
 //! # use twiceproof_shared::{key::Key, store::{Loan, Store, StoreError}};
@@ -58,6 +58,7 @@
 //!
 //! [`Loan`]: twiceproof_shared::store::Loan
 
+mod ending;
 mod fingerprint;
 mod header;
 mod layer;

@@ -20,9 +20,10 @@ use tower::Service;
 use tracing::Instrument;
 use twiceproof_shared::causes::chain;
 use twiceproof_shared::key::Key;
-use twiceproof_shared::ledger::{self, Claim, LedgerKey, Outcome, RawRequest, Replay};
+use twiceproof_shared::ledger::{self, Claim, LedgerKey, RawRequest, Replay};
 use twiceproof_shared::store::{EffectMark, Loan, StoreError, Tx, begin_effect, keep_effect, undo_effect};
 
+use super::ending::undo;
 use super::fingerprint;
 use super::layer::Settings;
 use super::outcome::{Keep, Unstorable, Whole};
@@ -34,11 +35,6 @@ use crate::ingest::headers_for_review;
 
 /// How long a request waits for its turn at the database before it is told to come again.
 const BEGIN_WAIT: Duration = Duration::from_secs(10);
-/// How long a rollback may take before its connection is closed instead, which rolls back too.
-const ROLLBACK_WAIT: Duration = Duration::from_secs(1);
-/// The pauses between the looks at what became of a commit.
-const LOOKS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200)];
-
 /// Answers a request with a key.
 pub(super) async fn once<S>(
     settings: Arc<Settings>,
@@ -71,10 +67,10 @@ where
     }
 }
 
-struct Once {
-    settings: Arc<Settings>,
+pub(super) struct Once {
+    pub(super) settings: Arc<Settings>,
     rule: Rule,
-    asked: ledger::Request,
+    pub(super) asked: ledger::Request,
 }
 
 /// What the ledger says.
@@ -137,6 +133,11 @@ impl Once {
                 Some(found) => Ok(answer::replayed(answer::stored(found))),
                 None => Err(Problem::Unavailable),
             },
+            Err(StoreError::LeaseLost) => {
+                // Our claim has gone, which nobody but the handler can have rolled back. What it wrote after that stands.
+                self.hold().await;
+                Err(Problem::Failed)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -240,22 +241,7 @@ impl Once {
         }
         // Last, so that a transaction that failed on the way cannot pass for done.
         ledger::finish(conn, claim, whole.outcome(), self.settings.store.now()).await?;
-        tx.commit().await
-    }
-
-    /// What is stored under the key, after a commit that got no answer. None: nothing, or nobody can tell now.
-    async fn found(&self) -> Option<Outcome> {
-        for pause in LOOKS {
-            tokio::time::sleep(pause).await;
-            let Ok(mut reader) = self.settings.store.read().await else { continue };
-            if let Ok(Some(ledger::Answer::Replay(replay))) = ledger::peek(&mut reader.conn(), &self.asked).await
-                && replay.outcome.is_some()
-            {
-                return replay.outcome;
-            }
-        }
-        tracing::warn!("it is not known whether a request was committed; its client is told to repeat it");
-        None
+        tx.commit_last_write().await
     }
 }
 
@@ -263,16 +249,6 @@ impl Once {
 enum Handled {
     ToKeep(Keep, Whole),
     ToForget(Response),
-}
-
-/// Rolls back. Where that is not acknowledged, the connection is closed, which rolls back too.
-async fn undo(tx: Option<Tx>) {
-    let Some(tx) = tx else { return };
-    match tokio::time::timeout(ROLLBACK_WAIT, tx.rollback()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(error = %chain(&error), "a rollback failed; the connection was closed"),
-        Err(_) => tracing::warn!("a rollback was not acknowledged in time; the connection was closed"),
-    }
 }
 
 impl From<StoreError> for Problem {

@@ -69,8 +69,12 @@ impl Tx {
         self.commit_last_write().await
     }
 
-    /// Commits where the last statement of the transaction is known to have succeeded.
-    pub(super) async fn commit_last_write(self) -> Result<(), StoreError> {
+    /// Commits where the last statement of the transaction has succeeded, as [`finish`](crate::ledger::finish) has: it would not
+    /// have in a failed one. A round trip less than [`Tx::commit`].
+    ///
+    /// # Errors
+    /// As [`Tx::commit`].
+    pub async fn commit_last_write(self) -> Result<(), StoreError> {
         match self.conn {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(conn) => conn.commit().await,
