@@ -13,6 +13,9 @@ const TIME_UNITS: &[(&str, u64)] = &[("d", DAY_MS), ("h", 60 * 60 * 1000), ("m",
 const SIZE_UNITS: &[(&str, usize)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// Reads a whole number with a unit of time: `ms`, `s`, `m`, `h` or `d`.
+///
+/// # Errors
+/// A sentence that says how a duration is written.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let Some((_, length)) = TIME_UNITS.iter().find(|(name, _)| *name == unit) else {
