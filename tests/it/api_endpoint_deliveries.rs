@@ -84,9 +84,11 @@ async fn secret_of(api: &Caller, app: &str, endpoint: &str) -> Secret {
 }
 
 async fn rotate(api: &Caller, app: &str, endpoint: &str, body: Value) -> Secret {
-    let (status, answer) = api.post(&format!("/app/{app}/endpoint/{endpoint}/secret/rotate"), body).await;
-    assert_eq!(status, StatusCode::NO_CONTENT, "{answer}");
-    secret_of(api, app, endpoint).await
+    let (status, new) = api.post(&format!("/app/{app}/endpoint/{endpoint}/secret/rotate"), body).await;
+    assert_eq!(status, StatusCode::OK, "{new}");
+    let shown = secret_of(api, app, endpoint).await;
+    assert_eq!(new, json!({ "key": shown.to_text().as_str() }), "what is answered is what signs");
+    shown
 }
 
 /// How many signatures a request has.

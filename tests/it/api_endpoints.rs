@@ -129,7 +129,7 @@ const ROUTES: &[(&str, &str, Option<&str>, u16)] = &[
     ("PUT", "/headers", Some(r#"{"headers":{"x-a":"1"}}"#), 204),
     ("PATCH", "/headers", Some(r#"{"headers":{"x-a":null}}"#), 204),
     ("GET", "/secret", None, 200),
-    ("POST", "/secret/rotate", Some("{}"), 204),
+    ("POST", "/secret/rotate", Some("{}"), 200),
     ("GET", "/stats", None, 200),
     ("POST", "/pause", None, 200),
     ("POST", "/resume", None, 200),
