@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use futures_util::future::join_all;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
+use twiceproof::dispatcher::{AddressPolicy, Manager, NewEndpoint, Policy};
+use twiceproof_shared::key::Key;
 
 use crate::api_bed::{Caller, Rest, complaint, text};
 use crate::harness::{Bed, Suite};
@@ -20,6 +22,7 @@ pub fn register(suite: &mut Suite) {
     suite.both("api_endpoints::a_repeated_create_with_one_idempotency_key_makes_one", repeated);
     suite.both("api_endpoints::send_c10_fifty_puts_of_one_uid_make_one_endpoint", fifty_puts);
     suite.both("api_endpoints::send_c10_a_uid_that_many_want_at_once_goes_to_one", many_want);
+    suite.postgres("api_endpoints::send_c10_a_uid_that_an_open_transaction_takes_is_waited_for", open_twin);
 }
 
 const URL: &str = "https://example.com/hook";
@@ -331,4 +334,35 @@ async fn many_want(bed: Bed) {
         assert_eq!((status, &answer["code"]), (StatusCode::CONFLICT, &json!("uid_taken")), "{answer}");
     }
     assert_eq!(api.get(&format!("{all}/mine")).await.1["id"], won[0].1["id"]);
+}
+
+/// An UPDATE to a uid that another transaction has entered and not yet committed would fail as a statement.
+async fn open_twin(bed: Bed) {
+    let rest = Rest::open(&bed).await;
+    let api = rest.operator();
+    let app = api.app("shop").await;
+    let id = api.endpoint(&app, json!({ "url": URL })).await;
+    let mut new = NewEndpoint::new(Key::new(app.clone()).unwrap(), URL);
+    new.uid = Some(Key::new("mine").unwrap());
+    let manager = Manager::new(&rest.store, AddressPolicy::AllowPrivate, &Policy::default());
+    let mut tx = rest.store.begin().await.unwrap();
+    let holder = manager.create(&mut tx.conn(), new).await.unwrap().endpoint.id;
+    let (pid,): (i64,) = tx.conn().fetch_one("SELECT pg_backend_pid()::bigint", &[]).await.unwrap();
+    let path = format!("/app/{app}/endpoint/{id}");
+    let patch = tokio::spawn(async move { api.patch(&path, json!({ "uid": "mine" })).await });
+    let blocked = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid)::bigint[])";
+    let mut waiting = 0_i64;
+    for _ in 0..3_000 {
+        let mut reader = rest.store.read().await.unwrap();
+        (waiting,) = reader.conn().fetch_one(blocked, &[pid.into()]).await.unwrap();
+        if waiting == 1 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(waiting, 1, "the patch waits for the open transaction");
+    tx.commit().await.unwrap();
+    let (status, answer) = patch.await.unwrap();
+    assert_eq!((status, &answer["code"]), (StatusCode::CONFLICT, &json!("uid_taken")), "{answer}");
+    assert!(text(&answer["detail"]).contains(&holder), "{answer}");
 }
