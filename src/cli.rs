@@ -7,6 +7,9 @@ mod bench;
 mod config_show;
 mod demo;
 mod endpoint_add;
+mod endpoint_list;
+mod endpoint_remove;
+mod endpoint_show;
 mod event_publish;
 mod global;
 mod keygen;
@@ -67,6 +70,9 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum EndpointCommand {
     Add(endpoint_add::Args),
+    List(endpoint_list::Args),
+    Show(endpoint_show::Args),
+    Remove(endpoint_remove::Args),
 }
 
 #[derive(Debug, Subcommand)]
@@ -114,6 +120,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Keygen(args) => keygen::run(args, global).await,
         Command::Verify(args) => verify::run(args, global).await,
         Command::Endpoint(EndpointCommand::Add(args)) => endpoint_add::run(args, global).await,
+        Command::Endpoint(EndpointCommand::List(args)) => endpoint_list::run(args, global).await,
+        Command::Endpoint(EndpointCommand::Show(args)) => endpoint_show::run(args, global).await,
+        Command::Endpoint(EndpointCommand::Remove(args)) => endpoint_remove::run(args, global).await,
         Command::Event(EventCommand::Publish(args)) => event_publish::run(args, global).await,
         Command::Secrets(SecretsCommand::Reseal(args)) => secrets_reseal::run(args, global).await,
         Command::Prove(ProveCommand::Crash(args)) => prove_crash::run(args, global).await,

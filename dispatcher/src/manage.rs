@@ -140,6 +140,23 @@ impl Manager {
         with_event_types(conn, row).await
     }
 
+    /// A tenant's oldest endpoint with this URL, however it is spelt.
+    ///
+    /// # Errors
+    /// [`ManageError::Url`], or as [`ManageError::Store`] says.
+    pub async fn with_url(
+        &self,
+        conn: &mut Conn<'_>,
+        tenant: &Key,
+        url: &str,
+    ) -> Result<Option<Endpoint>, ManageError> {
+        let url = self.addresses.parse_url(url)?;
+        match endpoints::find_by_url(conn, tenant.as_str(), url.as_str()).await? {
+            Some(row) => with_event_types(conn, row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// A page of a tenant's endpoints in the order of their ids, behind `after` (empty for the first page).
     ///
     /// # Errors
@@ -244,6 +261,9 @@ impl Ready {
 /// Stores an endpoint in the caller's transaction.
 pub(crate) async fn insert(conn: &mut Conn<'_>, store: &Store, ready: &Ready) -> Result<(), ManageError> {
     let Ready { row, event_types, key_id, secret } = ready;
+    if let Some(uid) = &row.uid {
+        endpoints::hold_uid(conn, &row.tenant, uid).await?;
+    }
     if !endpoints::insert(conn, row).await? {
         if endpoints::find(conn, &row.tenant, &row.id).await?.is_some() {
             // An earlier run of the same unit.

@@ -4,18 +4,18 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use clap::ArgGroup;
 use serde_json::json;
 use twiceproof::dispatcher::guard::Refused;
-use twiceproof::dispatcher::manage::Created;
+use twiceproof::dispatcher::manage::{Created, tenants};
 use twiceproof::dispatcher::{ManageError, Manager, NewEndpoint};
 use twiceproof::random::Random;
 use twiceproof::signature::{PrivateKey, SigningKey};
 use twiceproof::store::{Store, StoreError};
 
 use super::global::{self, Global};
-use super::output;
+use super::{endpoint_show, output};
 
 /// Register a URL for event types
 ///
@@ -48,6 +48,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "TEXT", default_value = "")]
     description: String,
 
+    /// Register the URL though the tenant has an endpoint with it: both are sent every event that they match
+    #[arg(long)]
+    again: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -68,7 +72,8 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     }
     let store = global::open_ready(&config).await?;
     let manager = Manager::new(&store, config.addresses(), &config.policy());
-    let (created, secret_file) = create(&store, &manager, new, args.generate, args.secret_file).await?;
+    let secret = SecretFile { generate: args.generate, path: args.secret_file };
+    let (created, secret_file) = create(&store, &manager, new, secret, args.again).await?;
     store.close().await;
 
     let endpoint = &created.endpoint;
@@ -82,10 +87,7 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
             "public_key": public_key,
         }))?;
     } else {
-        let events = match endpoint.event_types.as_slice() {
-            [] => "all event types".to_owned(),
-            types => types.join(", "),
-        };
+        let events = endpoint_show::events(endpoint);
         output::line(format_args!("{}", endpoint.id))?;
         output::line(format_args!("  gets    {events}"))?;
         output::line(format_args!("  secret  in {}", secret_file.display()))?;
@@ -96,17 +98,35 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates the endpoint. A generated secret is in its file before the commit, so that no endpoint has a lost one.
+/// Where the secret is, or is to be.
+struct SecretFile {
+    generate: bool,
+    path: Option<PathBuf>,
+}
+
+/// Creates the endpoint, and its tenant where nobody has used it yet. A generated secret is in its file before the commit,
+/// so that no endpoint has a lost one.
 async fn create(
     store: &Store,
     manager: &Manager,
     new: NewEndpoint,
-    generate: bool,
-    secret_file: Option<PathBuf>,
+    secret: SecretFile,
+    again: bool,
 ) -> anyhow::Result<(Created, PathBuf)> {
+    let SecretFile { generate, path } = secret;
     let mut tx = store.begin().await?;
+    tenants::adopt(&mut tx.conn(), &new.tenant, store.now()).await?;
+    let twin = manager.with_url(&mut tx.conn(), &new.tenant, &new.url).await.map_err(explain)?;
+    if let Some(twin) = twin.filter(|_| !again) {
+        bail!(
+            "the endpoint was not created: {} of the tenant {} has this URL; `endpoint show {}` tells more, --again registers it twice",
+            twin.id,
+            twin.tenant,
+            twin.id
+        );
+    }
     let created = manager.create(&mut tx.conn(), new).await.map_err(explain)?;
-    let path = secret_file.unwrap_or_else(|| PathBuf::from(format!("{}.secret", created.endpoint.id)));
+    let path = path.unwrap_or_else(|| PathBuf::from(format!("{}.secret", created.endpoint.id)));
     if generate {
         write_secret(&path, &created.secret)?;
     }
@@ -182,7 +202,8 @@ mod tests {
     impl Bed {
         async fn add(&self, path: &Path) -> anyhow::Result<(Created, PathBuf)> {
             let new = NewEndpoint::new(self.tenant.clone(), "https://example.com/hooks");
-            create(&self.store, &self.manager, new, true, Some(path.to_owned())).await
+            let secret = SecretFile { generate: true, path: Some(path.to_owned()) };
+            create(&self.store, &self.manager, new, secret, false).await
         }
 
         async fn endpoints(&self) -> usize {
@@ -216,10 +237,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_url_that_is_registered_is_refused_until_it_is_wanted_again() {
+        let bed = bed().await;
+        let (first, _) = bed.add(&bed.folder.path().join("one")).await.unwrap();
+        let error = bed.add(&bed.folder.path().join("two")).await.unwrap_err().to_string();
+        assert!(error.contains(&first.endpoint.id) && error.contains("--again"), "{error}");
+        assert!(!error.contains("example.com"), "the URL is not repeated: {error}");
+        assert!(!bed.folder.path().join("two").exists());
+        assert_eq!(bed.endpoints().await, 1);
+        let new = NewEndpoint::new(bed.tenant.clone(), "https://EXAMPLE.com/hooks");
+        let secret = SecretFile { generate: true, path: Some(bed.folder.path().join("three")) };
+        create(&bed.store, &bed.manager, new, secret, true).await.unwrap();
+        assert_eq!(bed.endpoints().await, 2);
+    }
+
+    #[tokio::test]
     async fn a_refused_url_says_which_setting_allows_it() {
         let bed = bed().await;
         let new = NewEndpoint::new(bed.tenant.clone(), "http://127.0.0.1:9000/hooks?token=canary");
-        let error = create(&bed.store, &bed.manager, new, true, None).await.unwrap_err().to_string();
+        let secret = SecretFile { generate: true, path: None };
+        let error = create(&bed.store, &bed.manager, new, secret, false).await.unwrap_err().to_string();
         assert!(error.contains("`allow_private_addresses`") && !error.contains("canary"), "{error}");
     }
 }

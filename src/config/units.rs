@@ -15,7 +15,7 @@ const SIZE_UNITS: &[(&str, usize)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB
 /// Reads a whole number with a unit of time: `ms`, `s`, `m`, `h` or `d`.
 ///
 /// # Errors
-/// A sentence that says how to write it.
+/// A sentence that says how a duration is written.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let Some((_, length)) = TIME_UNITS.iter().find(|(name, _)| *name == unit) else {

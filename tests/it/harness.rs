@@ -181,6 +181,7 @@ const ONLY_SQLITE: &[&str] = &[
 
 /// Tests about what only PostgreSQL has: failed transactions, advisory locks, a server that goes away.
 const ONLY_POSTGRES: &[&str] = &[
+    "api_endpoints::send_c10_a_uid_that_an_open_transaction_takes_is_waited_for",
     "commits::a_host_is_told_that_its_commit_is_unknown",
     "commits::an_unknown_commit_stays_unknown_while_the_database_is_away",
     "commits::an_unknown_commit_that_events_shared_stays_unknown_for_each",

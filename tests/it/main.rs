@@ -6,6 +6,10 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking and prints what it measured")]
 
+mod api_bed;
+mod api_endpoint_deliveries;
+mod api_endpoint_rules;
+mod api_endpoints;
 mod bench;
 mod commit_cut;
 mod copies;
@@ -89,6 +93,9 @@ fn main() -> ExitCode {
     log_growth::register(&mut suite);
     bench::register(&mut suite);
     wake::register(&mut suite);
+    api_endpoints::register(&mut suite);
+    api_endpoint_rules::register(&mut suite);
+    api_endpoint_deliveries::register(&mut suite);
     rules::register(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
     // The server would outlive an exit from inside `run`.

@@ -259,6 +259,7 @@ async fn receiving(store: &Store) {
     let outcome = Outcome { status: 200, headers: Vec::new(), body: Bytes::new() };
     ledger::finish(conn, taken_over, &outcome, now).await.unwrap();
     assert!(matches!(accept(conn, &request("a"), now).await, ledger::Answer::Replay(_)));
+    assert!(ledger::renew(conn, &request("a"), now).await.unwrap().is_none(), "it has not expired");
     assert!(ledger::peek(conn, &request("b")).await.unwrap().is_some());
     assert!(ledger::renew(conn, &request("a"), now).await.unwrap().is_none());
     ledger::keep_conflict(conn, &request("b"), &RawRequest { headers: "[]", body: b"b" }, now).await.unwrap();

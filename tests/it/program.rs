@@ -14,6 +14,7 @@ pub fn register(suite: &mut Suite) {
     suite.both("program::the_demo_without_the_common_transaction_doubles", |bed| demo(bed, Some("transaction")));
     suite.both("program::the_demo_without_retries_loses", |bed| demo(bed, Some("retry")));
     suite.both("program::endpoint_event_serve_and_back", tour);
+    suite.both("program::endpoints_are_listed_shown_and_removed", endpoints);
     suite.plain("program::a_setting_that_nobody_knows_is_an_error", unknown_settings);
     suite.plain("program::a_generated_key_can_be_used_and_a_password_is_never_shown", secrets);
     suite.plain("program::verify_judges_a_request_and_says_why_not", verify_one);
@@ -121,6 +122,63 @@ async fn tour(bed: Bed) {
     assert!(killed.success());
     let status = crate::fixture::ended(&mut serving).await;
     assert!(status.success(), "a graceful stop ends with 0, not with {status}");
+}
+
+/// Adds endpoints, reads about them without and with their URLs, and removes one.
+async fn endpoints(bed: Bed) {
+    let store = bed.db.store(None).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let database = bed.db.url().expose();
+    let run_here = async |args: &[&str]| {
+        let mut command = program(folder.path());
+        command.env("TWICEPROOF_DATABASE", &database).args(args);
+        tokio::task::spawn_blocking(move || run(&mut command)).await.unwrap()
+    };
+    let (success, out, errors) = run_here(&["endpoint", "list"]).await;
+    assert!(success && out.is_empty() && errors.contains("no endpoints"), "{out}{errors}");
+    let url = "https://example.com/canary?k=canary";
+    let add = ["endpoint", "add", url, "--generate", "--event-type", "order.paid", "--json"];
+    let (success, out, errors) = run_here(&add).await;
+    assert!(success, "{errors}");
+    let added: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let id = added["id"].as_str().unwrap();
+    let (success, out, errors) = run_here(&add).await;
+    assert!(!success && errors.contains(id) && errors.contains("--again"), "{out}{errors}");
+    assert!(!errors.contains("canary"), "{errors}");
+    assert!(run_here(&[&add[..], &["--again"]].concat()).await.0);
+
+    let (success, out, errors) = run_here(&["endpoint", "list"]).await;
+    assert!(success && out.lines().count() == 2 && out.contains(id), "{out}{errors}");
+    assert!(out.contains("https://example.com#") && !out.contains("canary"), "{out}");
+    let (_, out, _) = run_here(&["endpoint", "list", "--json"]).await;
+    let listed: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (2, &added["id"]));
+    assert!(!out.contains("canary"), "{out}");
+    for json in [&[][..], &["--json"]] {
+        let show = [&["endpoint", "show", id], json].concat();
+        let (success, out, errors) = run_here(&show).await;
+        assert!(success && out.contains("order.paid") && !out.contains("canary"), "{out}{errors}");
+        let (_, out, _) = run_here(&[&show[..], &["--url"]].concat()).await;
+        assert!(out.contains(url), "{out}");
+    }
+    // The API sees the tenant that the command line used.
+    let organisation = twiceproof::dispatcher::manage::tenants::default_organisation();
+    let mut reader = store.read().await.unwrap();
+    let tenant = twiceproof::dispatcher::manage::tenants::find(&mut reader.conn(), &organisation, "default").await;
+    assert_eq!(tenant.unwrap().unwrap().details.name, "default");
+    drop(reader);
+
+    for json in [&[][..], &["--json"]] {
+        let remove = [&["endpoint", "remove", id, "--tenant", "stranger"], json].concat();
+        assert!(!run_here(&remove).await.0, "another tenant has no such endpoint");
+    }
+    let (success, out, errors) = run_here(&["endpoint", "remove", id]).await;
+    assert!(success && out.contains(id), "{out}{errors}");
+    for command in ["show", "remove"] {
+        let (success, _, errors) = run_here(&["endpoint", command, id]).await;
+        assert!(!success && errors.contains("has no endpoint"), "{errors}");
+    }
+    assert_eq!(run_here(&["endpoint", "list"]).await.1.lines().count(), 1);
 }
 
 fn unknown_settings() {

@@ -18,7 +18,7 @@ use super::Api;
 use super::auth::Caller;
 use super::body::Body;
 use super::error::{ApiError, Problems};
-use super::messages::MessageOut;
+use super::messages::{MessageOut, refused};
 use super::page::{ListResponse, Ordering, PageQuery};
 use super::query::Query;
 use super::time::DateTime;
@@ -104,7 +104,7 @@ pub(super) async fn get(
 
 /// Set all of an endpoint, or create one with this uid
 ///
-/// Its custom headers and its secret stay.
+/// Its custom headers and its secret stay, and so does the uid that the path names where the body has none.
 #[utoipa::path(put, path = "/api/v1/app/{app_id}/endpoint/{endpoint_id}", operation_id = "v1.endpoint.update",
     tag = "Endpoint",
     params(("app_id" = String, Path, description = "Its id or uid"), ("endpoint_id" = String, Path, description = "Its id or uid")),
@@ -118,8 +118,8 @@ pub(super) async fn update(
     Body(body): Body<EndpointUpdate>,
 ) -> Result<(StatusCode, Json<EndpointOut>), ApiError> {
     let change = body.clone().change()?;
-    // Where there is none, the name in the path becomes the uid.
-    let fresh = body.endpoint(&name).and_then(|new| Ok(api.manager().ready(new)?));
+    // Where there is none, the name in the path becomes the uid, if it can be one. What else is wrong is wrong both ways.
+    let fresh = body.endpoint(&name)?.map(|new| api.manager().ready(new)).transpose()?;
     let (status, endpoint, wake) = work
         .run((api, caller, app, name, change, fresh), |conn, input| {
             Box::pin(async move {
@@ -127,11 +127,16 @@ pub(super) async fn update(
                 let tenant = caller.tenant(conn, app).await?;
                 match api.manager().find(conn, &tenant.id, name).await {
                     Ok(old) => {
-                        let changed = api.manager().change(conn, &tenant.id, &old.id, change.clone()).await?;
+                        let mut change = change.clone();
+                        // The same request again must find the same endpoint.
+                        if change.uid == Some(None) && old.uid.as_ref() == Some(name) {
+                            change.uid = None;
+                        }
+                        let changed = api.manager().change(conn, &tenant.id, &old.id, change).await?;
                         Ok((StatusCode::OK, changed.endpoint, changed.wake))
                     }
                     Err(ManageError::NotFound) => {
-                        let ready = fresh.as_ref().map_err(|_| ApiError::not_found())?.of(&tenant.id);
+                        let ready = fresh.as_ref().ok_or_else(ApiError::not_found)?.of(&tenant.id);
                         manage::insert(conn, api.store(), &ready).await?;
                         Ok((StatusCode::CREATED, ready.created()?.endpoint, Wake::none()))
                     }
@@ -291,7 +296,7 @@ pub(super) async fn send_example(
                 let endpoint = api.manager().find(conn, &tenant.id, name).await?;
                 let event_type = event_types::find(conn, caller.organisation(), &body.event_type).await?;
                 let event = body.event(&tenant.id, event_type.as_ref());
-                let wake = api.publisher().publish_to(conn, event.clone(), id, &endpoint.id).await?;
+                let wake = api.publisher().publish_to(conn, event.clone(), id, &endpoint.id).await.map_err(refused)?;
                 Ok((event, wake))
             })
         })

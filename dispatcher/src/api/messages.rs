@@ -262,7 +262,8 @@ fn accepted(published: &Published) -> Result<(), ApiError> {
     Err(ApiError::conflict("already_accepted", detail))
 }
 
-fn refused(error: PublishError) -> ApiError {
+/// The field that breaks a rule of events.
+pub(super) fn refused(error: PublishError) -> ApiError {
     match error {
         PublishError::Invalid(invalid @ InvalidEvent::EventType) => ApiError::body("eventType", invalid.to_string()),
         PublishError::Invalid(invalid @ InvalidEvent::TooManyChannels) => {

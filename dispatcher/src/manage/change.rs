@@ -76,10 +76,12 @@ impl Manager {
         let row = endpoints::find(conn, tenant.as_str(), id).await?.ok_or(ManageError::NotFound)?;
         let new = self.changed(&row, &change, now)?;
         if let Some(uid) = new.uid.as_deref()
-            && let Some((holder,)) = endpoints::id_of_uid(conn, tenant.as_str(), uid).await?
-            && holder != id
+            && new.uid != row.uid
         {
-            return Err(ManageError::UidTaken(holder));
+            endpoints::hold_uid(conn, tenant.as_str(), uid).await?;
+            if let Some((holder,)) = endpoints::id_of_uid(conn, tenant.as_str(), uid).await? {
+                return Err(ManageError::UidTaken(holder));
+            }
         }
         found(endpoints::update(conn, &new).await?)?;
         if let Some(event_types) = &change.event_types {
@@ -215,3 +217,6 @@ fn channels_json(channels: &[Key]) -> Result<String, ManageError> {
     // A list of texts always can be written as JSON.
     Ok(serde_json::to_string(&sorted).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests;

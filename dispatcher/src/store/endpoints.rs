@@ -192,6 +192,23 @@ pub async fn touch(conn: &mut Conn<'_>, tenant: &str, id: &str, now: Timestamp) 
     Ok(conn.execute(sql, &[tenant.into(), id.into(), now.into()]).await? == 1)
 }
 
+/// Keeps others from giving this uid to an endpoint until the end of the transaction, so that a look at who has it holds.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn hold_uid(conn: &mut Conn<'_>, tenant: &str, uid: &str) -> Result<(), StoreError> {
+    match conn.database() {
+        // Differs because SQLite has one writer.
+        Database::Sqlite => {}
+        // Differs because an UPDATE, unlike an INSERT, fails where another transaction just took the uid.
+        Database::Postgres => {
+            let sql = "SELECT pg_advisory_xact_lock('twiceproof_endpoints'::regclass::oid::integer, hashtext($1 || '/' || $2))";
+            conn.execute(sql, &[tenant.into(), uid.into()]).await?;
+        }
+    }
+    Ok(())
+}
+
 /// The id of the endpoint with this uid.
 ///
 /// # Errors
@@ -214,6 +231,15 @@ pub async fn find_by_name(conn: &mut Conn<'_>, tenant: &str, name: &str) -> Resu
         &[tenant.into(), name.into()],
     )
     .await
+}
+
+/// The oldest endpoint of a tenant with this URL. Reads all of the tenant's: for commands, not for hot paths.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn find_by_url(conn: &mut Conn<'_>, tenant: &str, url: &str) -> Result<Option<EndpointRow>, StoreError> {
+    let args = [tenant.into(), url.into()];
+    conn.fetch_optional(select!("WHERE tenant = $1 AND url = $2 ORDER BY id LIMIT 1"), &args).await
 }
 
 /// A page of a tenant's endpoints, by id: behind `from` upwards, or before it downwards.

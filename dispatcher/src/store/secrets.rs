@@ -212,7 +212,8 @@ pub async fn expire_by(conn: &mut Conn<'_>, key: SecretKey<'_>, at: Timestamp) -
     Ok(())
 }
 
-/// The live secrets of an endpoint, newest first.
+/// The live secrets of an endpoint, newest first: those without an end before those that were told when to end, since two may
+/// have been made in one millisecond, and clocks go back.
 ///
 /// # Errors
 /// As [`StoreError`] says.
@@ -225,7 +226,7 @@ pub async fn all_live(
     conn.fetch_all(
         "SELECT key_id, kind, secret, sealed_by FROM twiceproof_endpoint_secrets
          WHERE tenant = $1 AND endpoint = $2 AND (expires_at IS NULL OR expires_at > $3)
-         ORDER BY created_at DESC, key_id",
+         ORDER BY CASE WHEN expires_at IS NULL THEN 0 ELSE 1 END, created_at DESC, key_id",
         &[tenant.into(), endpoint.into(), now.into()],
     )
     .await

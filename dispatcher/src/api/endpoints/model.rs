@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use twiceproof_shared::id::Prefix;
 use twiceproof_shared::key::Key;
 use twiceproof_shared::signature::SigningKey;
 use utoipa::ToSchema;
@@ -18,7 +19,7 @@ use crate::event::NewEvent;
 use crate::headers::CustomHeaders;
 use crate::manage::change::EndpointChange;
 use crate::manage::event_types::EventType;
-use crate::manage::tenants::Metadata;
+use crate::manage::tenants::{Metadata, check_uid};
 use crate::store::counts::Counts;
 
 /// An endpoint to be created.
@@ -167,17 +168,19 @@ impl EndpointUpdate {
         })
     }
 
-    /// A new endpoint with the uid of the path.
-    pub(in crate::api) fn endpoint(self, uid: &str) -> Result<NewEndpoint, ApiError> {
+    /// A new endpoint with the uid of the path; none where that can be no uid.
+    pub(in crate::api) fn endpoint(self, uid: &str) -> Result<Option<NewEndpoint>, ApiError> {
+        let uid = key("endpoint_id", "path", uid.to_owned()).ok();
+        let Some(uid) = uid.filter(|uid| check_uid(Prefix::Endpoint, Some(uid)).is_ok()) else { return Ok(None) };
         let mut new = NewEndpoint::new(nobody()?, self.url);
-        new.uid = Some(key("endpoint_id", "path", uid.to_owned())?);
+        new.uid = Some(uid);
         new.description = self.description;
         new.event_types = listed("eventTypes", self.event_types)?;
         new.channels = channels(self.channels)?;
         new.enabled = !self.disabled;
         new.rate_limit = self.throttle_rate;
         new.metadata = self.metadata;
-        Ok(new)
+        Ok(Some(new))
     }
 }
 
