@@ -7,7 +7,9 @@ mod bench;
 mod config_show;
 mod demo;
 mod endpoint_add;
+mod event_list;
 mod event_publish;
+mod event_show;
 mod global;
 mod keygen;
 mod logging;
@@ -21,6 +23,7 @@ mod serve;
 mod token;
 mod verify;
 mod verify_vectors;
+mod when;
 
 use std::process::ExitCode;
 
@@ -50,7 +53,7 @@ enum Command {
     /// Manage endpoints
     #[command(subcommand)]
     Endpoint(EndpointCommand),
-    /// Publish events
+    /// Publish events, and see what became of them
     #[command(subcommand)]
     Event(EventCommand),
     /// Manage how the secrets of endpoints are stored
@@ -72,6 +75,8 @@ enum EndpointCommand {
 #[derive(Debug, Subcommand)]
 enum EventCommand {
     Publish(event_publish::Args),
+    List(event_list::Args),
+    Show(event_show::Args),
 }
 
 #[derive(Debug, Subcommand)]
@@ -115,6 +120,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => verify::run(args, global).await,
         Command::Endpoint(EndpointCommand::Add(args)) => endpoint_add::run(args, global).await,
         Command::Event(EventCommand::Publish(args)) => event_publish::run(args, global).await,
+        Command::Event(EventCommand::List(args)) => event_list::run(args, global).await,
+        Command::Event(EventCommand::Show(args)) => event_show::run(args, global).await,
         Command::Secrets(SecretsCommand::Reseal(args)) => secrets_reseal::run(args, global).await,
         Command::Prove(ProveCommand::Crash(args)) => prove_crash::run(args, global).await,
         Command::Prove(ProveCommand::Check(args)) => prove_check::run(args, global).await,
