@@ -6,6 +6,12 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking and prints what it measured")]
 
+mod api_attempts;
+mod api_event_types;
+mod api_isolation;
+mod api_kit;
+mod api_messages;
+mod api_resend;
 mod bench;
 mod commit_cut;
 mod copies;
@@ -31,6 +37,7 @@ mod ledger;
 mod linear;
 mod log_growth;
 mod plans;
+mod plans_history;
 mod program;
 mod publish;
 mod receive;
@@ -83,11 +90,17 @@ fn main() -> ExitCode {
     languages::register(&mut suite);
     retention::register(&mut suite);
     plans::register(&mut suite);
+    plans_history::register(&mut suite);
     held_snapshot::register(&mut suite);
     log_growth::register(&mut suite);
     bench::register(&mut suite);
     wake::register(&mut suite);
     rules::register(&mut suite);
+    api_event_types::register(&mut suite);
+    api_messages::register(&mut suite);
+    api_attempts::register(&mut suite);
+    api_resend::register(&mut suite);
+    api_isolation::register(&mut suite);
     let conclusion = libtest_mimic::run(&arguments, suite.into_trials());
     // The server would outlive an exit from inside `run`.
     drop(databases);
