@@ -198,7 +198,7 @@ impl MessageIn {
         }
         let nobody = Key::new("-").map_err(|_| ApiError::not_found())?;
         let mut event = NewEvent::json(nobody, &self.event_type, Bytes::copy_from_slice(payload.as_bytes()));
-        event.uid = self.event_id.clone().map(|id| event_id(id)).transpose()?;
+        event.uid = self.event_id.clone().map(event_id).transpose()?;
         let channels = self.channels.iter().flatten().enumerate();
         let channel = |(place, text): (usize, &String)| key(&format!("channels.{place}"), "body", text.clone());
         event.channels = channels.map(channel).collect::<Result<_, _>>()?;

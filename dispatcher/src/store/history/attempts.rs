@@ -1,6 +1,6 @@
 //! What was tried, by endpoint and by event.
 
-use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
+use twiceproof_shared::store::{Conn, Database, StoreError};
 
 use super::Window;
 
