@@ -10,7 +10,9 @@ mod endpoint_add;
 mod endpoint_list;
 mod endpoint_remove;
 mod endpoint_show;
+mod event_list;
 mod event_publish;
+mod event_show;
 mod global;
 mod keygen;
 mod logging;
@@ -24,6 +26,7 @@ mod serve;
 mod token;
 mod verify;
 mod verify_vectors;
+mod when;
 
 use std::process::ExitCode;
 
@@ -53,7 +56,7 @@ enum Command {
     /// Manage endpoints
     #[command(subcommand)]
     Endpoint(EndpointCommand),
-    /// Publish events
+    /// Publish events, and see what became of them
     #[command(subcommand)]
     Event(EventCommand),
     /// Manage how the secrets of endpoints are stored
@@ -78,6 +81,8 @@ enum EndpointCommand {
 #[derive(Debug, Subcommand)]
 enum EventCommand {
     Publish(event_publish::Args),
+    List(event_list::Args),
+    Show(event_show::Args),
 }
 
 #[derive(Debug, Subcommand)]
@@ -124,6 +129,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Endpoint(EndpointCommand::Show(args)) => endpoint_show::run(args, global).await,
         Command::Endpoint(EndpointCommand::Remove(args)) => endpoint_remove::run(args, global).await,
         Command::Event(EventCommand::Publish(args)) => event_publish::run(args, global).await,
+        Command::Event(EventCommand::List(args)) => event_list::run(args, global).await,
+        Command::Event(EventCommand::Show(args)) => event_show::run(args, global).await,
         Command::Secrets(SecretsCommand::Reseal(args)) => secrets_reseal::run(args, global).await,
         Command::Prove(ProveCommand::Crash(args)) => prove_crash::run(args, global).await,
         Command::Prove(ProveCommand::Check(args)) => prove_check::run(args, global).await,

@@ -47,6 +47,8 @@ pub struct Config {
     pub listen: String,
     /// Signs and checks the tokens of the REST API; without them the API is off.
     pub api_keys: Option<Keys>,
+    /// Where clients reach `serve`, without a slash at the end; empty where nobody says it.
+    pub api_public_url: String,
     /// The master keys that endpoint secrets are sealed under.
     pub seal: Seal,
     /// Whether deliveries may go to loopback, private and link-local addresses.
@@ -163,6 +165,7 @@ impl Config {
             tenant: values.take("tenant", |text| Key::new(text).map_err(|error| error.to_string()))?,
             listen: values.take("listen", listen)?,
             api_keys: api_keys(&mut values)?,
+            api_public_url: values.take("api.public_url", public_url)?,
             seal: seal(&mut values)?,
             allow_private_addresses: values.take("allow_private_addresses", switch)?,
             retry: Retry {
@@ -248,6 +251,16 @@ fn seal(values: &mut Values) -> Result<Seal, ConfigError> {
     let seal = values.take("secrets.master_key", |text| Seal::parse(text).map_err(|error| error.to_string()))?;
     values.show("secrets.master_key", seal.current().unwrap_or_default().to_owned());
     Ok(seal)
+}
+
+fn public_url(text: &str) -> Result<String, String> {
+    let is_address =
+        ["https://", "http://"].iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|host| !host.is_empty()));
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+    match text.is_empty() || (is_address && is_plain) {
+        true => Ok(text.trim_end_matches('/').to_owned()),
+        false => Err("write where clients reach it: `https://hooks.example`".to_owned()),
+    }
 }
 
 fn positive(text: &str) -> Result<Duration, String> {

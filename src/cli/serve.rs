@@ -112,7 +112,11 @@ fn rest(store: &Store, config: &Config) -> Router {
     let policy = config.policy();
     let publisher = Publisher::new(store, &policy);
     let manager = Manager::new(store, config.addresses(), &policy);
-    let api = Api::new(store, publisher, manager, keys.clone());
+    let public_url = match config.api_public_url.as_str() {
+        "" => format!("http://{}", config.listen),
+        url => url.to_owned(),
+    };
+    let api = Api::new(store, publisher, manager, keys.clone()).with_public_url(public_url);
     api::service(api, store)
 }
 

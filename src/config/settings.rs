@@ -35,6 +35,11 @@ pub const SETTINGS: &[Setting] = &[
             "signs and checks the tokens of the REST API, 32 bytes or more; without it the API is off",
         )
     },
+    plain(
+        "api.public_url",
+        "",
+        "where clients reach `serve`, for links that the API hands out: https://HOST; else http://LISTEN",
+    ),
     Setting {
         secret: true,
         ..plain(

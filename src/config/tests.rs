@@ -152,6 +152,17 @@ fn a_secret_can_come_from_a_file_and_is_never_shown() {
 }
 
 #[test]
+fn the_public_address_is_one_that_links_can_begin_with() {
+    let url = |text: &str| Config::load(&environment(&[("TWICEPROOF_API_PUBLIC_URL", text)])).map(|c| c.api_public_url);
+    assert_eq!(url("").unwrap(), "");
+    assert_eq!(url("https://hooks.example/").unwrap(), "https://hooks.example");
+    assert_eq!(url("http://10.0.0.1:7071/twiceproof").unwrap(), "http://10.0.0.1:7071/twiceproof");
+    for wrong in ["hooks.example", "https://", "ftp://a", "https://a b", "https://a/?b", "https://a/#b"] {
+        assert!(url(wrong).unwrap_err().to_string().contains("https://hooks.example"), "{wrong}");
+    }
+}
+
+#[test]
 fn a_retention_shorter_than_redeliveries_can_be_late_is_refused_unless_the_override_is_named() {
     let check = |variables: &[(&str, &str)]| Config::load(&environment(variables)).unwrap().check();
 

@@ -8,6 +8,7 @@ use std::fs;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use sqlx::{AssertSqlSafe, Row};
 use twiceproof::dispatcher::decide::Decision;
 use twiceproof::dispatcher::exchange::{Answer, Exchange};
@@ -48,30 +49,44 @@ const HOT: [&str; 13] = [
 const BIG: [&str; 4] = ["twiceproof_events", "twiceproof_deliveries", "twiceproof_attempts", "twiceproof_ledger"];
 
 async fn hot_paths(bed: Bed) {
-    // Statements are kept for each thread, so everything runs on one.
+    taken_down(bed, |store| {
+        Box::pin(async move {
+            twiceproof_shared::testing::record();
+            everything(store).await;
+            let seen = twiceproof_shared::testing::recorded();
+            none_is_missing(store.database(), &seen);
+            none_reads_a_whole_table(store, &seen).await;
+        })
+    })
+    .await;
+}
+
+/// Runs a test on a filled database. Statements are kept for each thread, so everything runs on one.
+pub async fn taken_down(bed: Bed, test: for<'a> fn(&'a Store) -> LocalBoxFuture<'a, ()>) {
     let run = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let store = bed.db.store(None).await.unwrap();
             fill(&store).await;
-            twiceproof_shared::testing::record();
-            everything(&store).await;
-            let seen = twiceproof_shared::testing::recorded();
-            none_is_missing(store.database(), &seen);
-            let mut wrong = Vec::new();
-            match store.database() {
-                Database::Sqlite => {
-                    check_sqlite(&store, &seen, &mut wrong).await;
-                    // A host may have statistics gathered.
-                    script(&store, "ANALYZE".to_owned()).await;
-                    check_sqlite(&store, &seen, &mut wrong).await;
-                }
-                Database::Postgres => check_postgres(&store, &seen, &mut wrong).await,
-            }
-            assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), seen.len(), wrong.join("\n\n"));
+            test(&store).await;
         });
     });
     tokio::task::spawn_blocking(move || run.join()).await.unwrap().unwrap();
+}
+
+/// No statement reads a table that grows from one end to the other, or all of a tenant's rows.
+pub async fn none_reads_a_whole_table(store: &Store, seen: &[Statement]) {
+    let mut wrong = Vec::new();
+    match store.database() {
+        Database::Sqlite => {
+            check_sqlite(store, seen, &mut wrong).await;
+            // A host may have statistics gathered.
+            script(store, "ANALYZE".to_owned()).await;
+            check_sqlite(store, seen, &mut wrong).await;
+        }
+        Database::Postgres => check_postgres(store, seen, &mut wrong).await,
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), seen.len(), wrong.join("\n\n"));
 }
 
 async fn script(store: &Store, sql: String) {
@@ -362,20 +377,46 @@ async fn check_postgres(store: &Store, seen: &[Statement], wrong: &mut Vec<Strin
     let mut conn = reader.conn();
     let conn = conn.postgres().unwrap();
     for mode in ["force_custom_plan", "force_generic_plan"] {
-        sqlx::raw_sql(AssertSqlSafe(format!("SET plan_cache_mode = {mode}"))).execute(&mut *conn).await.unwrap();
-        for Statement { sql, args } in seen {
-            let types: Vec<&str> = args.iter().map(type_of).collect();
-            let values: Vec<String> = args.iter().map(literal).collect();
-            let list = |of: String| if of.is_empty() { of } else { format!("({of})") };
-            let (types, values) = (list(types.join(", ")), list(values.join(", ")));
-            let prepare = format!("DEALLOCATE ALL; PREPARE hot{types} AS {sql}");
-            sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *conn).await.unwrap_or_else(|e| panic!("{e}: {sql}"));
-            let explain = AssertSqlSafe(format!("EXPLAIN (FORMAT JSON) EXECUTE hot{values}"));
-            let row = sqlx::raw_sql(explain).fetch_one(&mut *conn).await.unwrap();
-            let plan: serde_json::Value = serde_json::from_str(row.get_unchecked::<&str, _>(0)).unwrap();
+        for statement in seen {
             let mut findings = BTreeMap::new();
-            walk(&plan, &mut findings);
+            walk(&plan(conn, mode, statement).await, &mut findings);
+            let sql = statement.sql;
             wrong.extend(findings.into_iter().map(|(node, count)| format!("{mode}: {count} × {node}\n    of {sql}")));
+        }
+    }
+}
+
+/// PostgreSQL's plan of a statement, as JSON.
+async fn plan(conn: &mut sqlx::PgConnection, mode: &str, statement: &Statement) -> serde_json::Value {
+    let Statement { sql, args } = statement;
+    let types: Vec<&str> = args.iter().map(type_of).collect();
+    let values: Vec<String> = args.iter().map(literal).collect();
+    let list = |of: String| if of.is_empty() { of } else { format!("({of})") };
+    let (types, values) = (list(types.join(", ")), list(values.join(", ")));
+    let prepare = format!("SET plan_cache_mode = {mode}; DEALLOCATE ALL; PREPARE hot{types} AS {sql}");
+    sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *conn).await.unwrap_or_else(|e| panic!("{e}: {sql}"));
+    let explain = AssertSqlSafe(format!("EXPLAIN (FORMAT JSON) EXECUTE hot{values}"));
+    let row = sqlx::raw_sql(explain).fetch_one(&mut *conn).await.unwrap();
+    serde_json::from_str(row.get_unchecked::<&str, _>(0)).unwrap()
+}
+
+/// The plans of a statement: one on SQLite, and on PostgreSQL one for these values and one for any.
+pub async fn plans(store: &Store, statement: &Statement) -> Vec<String> {
+    let mut reader = store.read().await.unwrap();
+    let mut conn = reader.conn();
+    match conn.database() {
+        Database::Sqlite => {
+            let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", statement.sql));
+            let rows = sqlx::raw_sql(explain).fetch_all(conn.sqlite().unwrap()).await.unwrap();
+            vec![rows.iter().map(|row| row.get::<String, _>("detail") + "\n").collect()]
+        }
+        Database::Postgres => {
+            let mut plans = Vec::new();
+            for mode in ["force_custom_plan", "force_generic_plan"] {
+                let plan = plan(conn.postgres().unwrap(), mode, statement).await;
+                plans.push(format!("{plan:#}"));
+            }
+            plans
         }
     }
 }

@@ -118,6 +118,7 @@ async fn tour(bed: Bed) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(crate::kit::effects(&store).await.len(), 1, "delivered once, with the right signature");
+    looked_back(&run_here, id.trim()).await;
     let killed = Command::new("kill").args(["-TERM", &serving.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let status = crate::fixture::ended(&mut serving).await;
@@ -179,6 +180,39 @@ async fn endpoints(bed: Bed) {
         assert!(!success && errors.contains("has no endpoint"), "{errors}");
     }
     assert_eq!(run_here(&["endpoint", "list"]).await.1.lines().count(), 1);
+}
+
+/// What the commands tell of the one event of the tour, while and after it is delivered.
+async fn looked_back(run_here: &impl AsyncFn(&[&str]) -> (bool, String, String), id: &str) {
+    let json = async |args: &[&str]| {
+        let (ran, out, errors) = run_here(args).await;
+        assert!(ran, "{errors}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()
+    };
+    let list = json(&["event", "list", "--json"]).await;
+    assert_eq!((&list[0]["id"], &list[0]["uid"]), (&id.into(), &"order-1".into()));
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    assert_eq!(json(&["event", "list", "--type", "order.paid", "--json"]).await.as_array().unwrap().len(), 0);
+    assert_eq!(json(&["event", "list", "--before", id, "--json"]).await.as_array().unwrap().len(), 0);
+    // The effect is there before its attempt is recorded.
+    let mut shown = json(&["event", "show", "order-1", "--json"]).await;
+    for _ in 0..600 {
+        if shown["deliveries"][0]["state"] == "delivered" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        shown = json(&["event", "show", "order-1", "--json"]).await;
+    }
+    assert_eq!((&shown["id"], &shown["payload"]), (&id.into(), &r#"{"order":1}"#.into()));
+    let (delivery, attempt) = (&shown["deliveries"][0], &shown["attempts"][0]);
+    assert_eq!((&delivery["state"], &attempt["status"]), (&"delivered".into(), &200.into()));
+    assert_eq!(attempt["endpoint"], delivery["endpoint"]);
+    let (_, listed, _) = run_here(&["event", "list"]).await;
+    assert!(listed.starts_with(id) && listed.contains("order.placed"), "{listed}");
+    let (_, told, _) = run_here(&["event", "show", id]).await;
+    assert!(told.contains("delivered 200") && told.contains("order-1"), "{told}");
+    let (found, _, errors) = run_here(&["event", "show", "none"]).await;
+    assert!(!found && errors.contains("no event none"), "{errors}");
 }
 
 fn unknown_settings() {

@@ -44,7 +44,7 @@ pub(super) struct MessageAttemptOut {
     msg_id: String,
     /// Where the endpoint is now; empty where it was deleted.
     url: String,
-    /// The first bytes of the answer, or why there was none.
+    /// The first bytes of the answer as a text, U+FFFD for what is no UTF-8; or why there was none.
     response: String,
     /// 0 where there was no answer.
     response_status_code: u16,
@@ -291,7 +291,7 @@ pub(super) async fn resend(
 }
 
 async fn event(conn: &mut Conn<'_>, tenant: &Tenant, name: &str) -> Result<StoredEvent, ApiError> {
-    history::event(conn, tenant.id.as_str(), name).await?.ok_or_else(ApiError::not_found)
+    history::event(conn, tenant.id.as_str(), name, false).await?.ok_or_else(ApiError::not_found)
 }
 
 /// The URLs of a few endpoints.

@@ -11,10 +11,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
+use super::applications::ApplicationIn;
 use super::auth::{Caller, Operator};
 use super::body::Body;
+use super::brought::{brought, found_or_made};
 use super::error::{ApiError, Problems};
 use super::token::Subject;
+use super::work::Work;
 
 /// How long a portal's token is valid.
 const PORTAL_LIFE: Duration = Duration::from_secs(7 * 86_400);
@@ -26,7 +29,10 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// What a portal may show.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct AppPortalAccessIn {}
+pub(super) struct AppPortalAccessIn {
+    /// Made where the path names an application that is not there.
+    application: Option<ApplicationIn>,
+}
 
 /// Access to a portal.
 #[derive(Serialize, ToSchema)]
@@ -46,12 +52,22 @@ pub(super) struct AppPortalAccessOut {
 pub(super) async fn app_portal_access(
     State(api): State<Api>,
     caller: Operator,
+    work: Work,
     Path(app): Path<String>,
-    Body(AppPortalAccessIn {}): Body<AppPortalAccessIn>,
+    Body(AppPortalAccessIn { application }): Body<AppPortalAccessIn>,
 ) -> Result<Json<AppPortalAccessOut>, ApiError> {
-    let tenant = caller.tenant(&mut api.store().read().await?.conn(), &app).await?;
+    let brought = brought(&api, &caller, &app, application)?;
+    let organisation = caller.organisation().clone();
+    let tenant = work
+        .run((caller, app, brought), |conn, input| {
+            Box::pin(async move {
+                let (caller, app, brought) = &*input;
+                found_or_made(conn, caller, app, brought.as_ref()).await
+            })
+        })
+        .await?;
     let now = api.store().now();
-    let subject = Subject::Tenant { organisation: caller.organisation().clone(), tenant: tenant.id };
+    let subject = Subject::Tenant { organisation, tenant: tenant.id };
     let token = api.keys().sign(&subject, now, now.plus(PORTAL_LIFE));
     let url = format!("{}/console#key={token}", api.public_url());
     Ok(Json(AppPortalAccessOut { token, url }))

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use twiceproof_shared::clock::Timestamp;
-use twiceproof_shared::id::Id;
+use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::key::Key;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -17,6 +17,7 @@ use super::Api;
 use super::applications::{ApplicationIn, key};
 use super::auth::{Caller, Operator};
 use super::body::Body;
+use super::brought::{brought, found_or_made, tenant};
 use super::error::{ApiError, Problems};
 use super::page::ListResponse;
 use super::query::Query;
@@ -24,7 +25,6 @@ use super::time::DateTime;
 use super::window::HistoryQuery;
 use super::work::Work;
 use crate::event::{InvalidEvent, NewEvent};
-use crate::manage::tenants::{self, NewTenant, Tenant, TenantDetails};
 use crate::publish::{PublishError, Published};
 use crate::store::history::{self, StoredEvent};
 
@@ -116,15 +116,13 @@ pub(super) async fn create(
     let event = body.event()?;
     let (published, event) = if work.is_lent() {
         // In the transaction that records the request's key.
-        let input = (api.clone(), caller, app, body.application, event);
+        let brought = brought(&api, &caller, &app, body.application)?;
+        let input = (api.clone(), caller, app, brought, event);
         let (published, event, wake) = work
             .run(input, |conn, input| {
                 Box::pin(async move {
-                    let (api, caller, app, application, event) = &*input;
-                    let tenant = match caller.tenant(conn, app).await {
-                        Ok(tenant) => tenant,
-                        Err(missing) => made(api, caller, app, application.clone(), missing)?.create(conn).await?,
-                    };
+                    let (api, caller, app, brought, event) = &*input;
+                    let tenant = found_or_made(conn, caller, app, brought.as_ref()).await?;
                     let event = NewEvent { tenant: tenant.id, ..event.clone() };
                     let (published, wake) = api.publisher().publish(conn, event.clone()).await.map_err(refused)?;
                     Ok((published, event, wake))
@@ -142,44 +140,6 @@ pub(super) async fn create(
     Ok((StatusCode::ACCEPTED, Json(MessageOut::new(&event, &published.id, query.with_content))))
 }
 
-/// The tenant of a message, made where it is not there and the message brings it.
-async fn tenant(
-    api: &Api,
-    caller: &Operator,
-    work: &Work,
-    app: String,
-    application: Option<ApplicationIn>,
-) -> Result<Tenant, ApiError> {
-    let found = caller.tenant(&mut api.store().read().await?.conn(), &app).await;
-    let Err(missing) = found else { return found };
-    let new = made(api, caller, &app, application, missing)?;
-    work.run((caller.clone(), app, new), |conn, input| {
-        Box::pin(async move {
-            let (caller, app, new) = &*input;
-            // Of many messages at once that all bring it, one makes it.
-            match tenants::find(conn, caller.organisation(), app).await? {
-                Some(tenant) => Ok(tenant),
-                None => Ok(new.create(conn).await?),
-            }
-        })
-    })
-    .await
-}
-
-/// The application that a message brings, under the uid of the path.
-fn made(
-    api: &Api,
-    caller: &Operator,
-    app: &str,
-    application: Option<ApplicationIn>,
-    missing: ApiError,
-) -> Result<NewTenant, ApiError> {
-    let Some(application) = application else { return Err(missing) };
-    let uid = key("app_id", "path", app.to_owned())?;
-    let details = TenantDetails { uid: Some(uid), ..application.details()? };
-    Ok(NewTenant::new(api.store(), caller.organisation(), details)?)
-}
-
 /// Get a message
 #[utoipa::path(get, path = "/api/v1/app/{app_id}/msg/{msg_id}", operation_id = "v1.message.get", tag = "Message",
     params(("app_id" = String, Path, description = "Its id or uid"), ("msg_id" = String, Path, description = "Its id or eventId"), ContentQuery),
@@ -193,7 +153,9 @@ pub(super) async fn get(
     let mut reader = api.store().read().await?;
     let conn = &mut reader.conn();
     let tenant = caller.tenant(conn, &app).await?;
-    let found = history::event(conn, tenant.id.as_str(), &message).await?.ok_or_else(ApiError::not_found)?;
+    let found = history::event(conn, tenant.id.as_str(), &message, query.with_content)
+        .await?
+        .ok_or_else(ApiError::not_found)?;
     Ok(Json(MessageOut::stored(found, query.with_content)))
 }
 
@@ -215,7 +177,7 @@ pub(super) async fn expunge_content(
             let (api, caller, app, message) = &*input;
             let tenant = caller.tenant(conn, app).await?;
             let tenant = tenant.id.as_str();
-            let found = history::event(conn, tenant, message).await?.ok_or_else(ApiError::not_found)?;
+            let found = history::event(conn, tenant, message, false).await?.ok_or_else(ApiError::not_found)?;
             history::expunge_event(conn, tenant, &found.id, api.store().now()).await?;
             Ok(())
         })
@@ -247,7 +209,7 @@ impl MessageIn {
 
 fn event_id(text: String) -> Result<Key, ApiError> {
     let key = key("eventId", "body", text)?;
-    match Id::parse(twiceproof_shared::id::Prefix::Event, key.as_str()) {
+    match Id::parse(Prefix::Event, key.as_str()) {
         Ok(_) => Err(ApiError::body("eventId", "may not look like an id of ours")),
         Err(_) => Ok(key),
     }
@@ -293,13 +255,16 @@ impl MessageOut {
     /// A message as it is stored.
     pub(super) fn stored(event: StoredEvent, with_content: bool) -> Self {
         let channels: Vec<String> = serde_json::from_str(&event.channels).unwrap_or_default();
+        // The time that its id tells, by which lists are bounded.
+        let minted_at = Id::parse(Prefix::Event, &event.id).map(|id| id.minted_at());
+        let timestamp = minted_at.unwrap_or(Timestamp::from_millis(event.created_at));
         Self {
             payload: payload(&event.payload, with_content, event.expunged_at.is_some()),
             id: event.id,
             event_id: event.uid,
             event_type: event.event_type,
             channels: (!channels.is_empty()).then_some(channels),
-            timestamp: DateTime(Timestamp::from_millis(event.created_at)),
+            timestamp: DateTime(timestamp),
         }
     }
 }

@@ -13,6 +13,7 @@ mod attempts;
 mod auth;
 mod authentication;
 mod body;
+mod brought;
 mod endpoints;
 mod error;
 mod event_types;

@@ -1,5 +1,7 @@
 //! Which part of a history is asked for: a page, a span of time, and what the entries must have.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Deserializer};
 use twiceproof_shared::id::{Id, Prefix};
 use utoipa::IntoParams;
@@ -9,6 +11,9 @@ use super::page::{Ordering, Page, page};
 use super::time::DateTime;
 use crate::event::check_event_type;
 use crate::store::history::Window;
+
+/// As finely as ids tell times.
+const STEP: Duration = Duration::from_millis(4);
 
 /// What of a history is asked for.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -120,7 +125,8 @@ impl HistoryQuery {
             with_content: self.with_content,
             endpoint: self.endpoint_id,
             class,
-            after: bound(self.after, ""),
+            // What has this very time is not after it, nor before it.
+            after: bound(self.after.map(|time| DateTime(time.0.plus(STEP))), ""),
             before: bound(self.before, "~"),
             channel: self.channel.map_or_else(String::new, |channel| json(&channel.into())),
             event_types: match self.event_types.is_empty() {

@@ -3,7 +3,11 @@
 //! Invariants: each page is a walk along an index from a place, in one direction; filters thin it out on the way. Bodies are
 //! read only where they are asked for.
 
-use twiceproof_shared::store::{Arg, Conn, StoreError};
+mod attempts;
+
+use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
+
+pub use self::attempts::{AttemptsOf, StoredAttempt, attempt, attempts, expunge_attempt};
 
 /// A stored event.
 #[derive(Debug, Clone, sqlx::FromRow)]
@@ -95,16 +99,22 @@ pub async fn events(conn: &mut Conn<'_>, tenant: &str, window: &Window<'_>) -> R
     conn.fetch_all(sql, &args).await
 }
 
-/// An event by its id, or else by its uid.
+/// An event by its id, or else by its uid, with its payload or without.
 ///
 /// # Errors
 /// As [`StoreError`] says.
-pub async fn event(conn: &mut Conn<'_>, tenant: &str, name: &str) -> Result<Option<StoredEvent>, StoreError> {
+pub async fn event(
+    conn: &mut Conn<'_>,
+    tenant: &str,
+    name: &str,
+    with_content: bool,
+) -> Result<Option<StoredEvent>, StoreError> {
     conn.fetch_optional(
-        "SELECT id, uid, event_type, content_type, payload, channels, created_at, expunged_at
+        "SELECT id, uid, event_type, content_type, CASE WHEN $3 = 1 THEN payload ELSE $4 END AS payload, channels,
+                created_at, expunged_at
          FROM twiceproof_events WHERE tenant = $1 AND (id = $2 OR uid = $2)
          ORDER BY CASE id WHEN $2 THEN 0 ELSE 1 END LIMIT 1",
-        &[tenant.into(), name.into()],
+        &[tenant.into(), name.into(), i64::from(with_content).into(), Arg::Bytes(b"")],
     )
     .await
 }
@@ -123,11 +133,13 @@ pub struct OwedEvent {
 
 /// Reads the deliveries of an endpoint with their events, the ids of which lie between $2 and $3.
 macro_rules! owed {
-    ($order:literal) => {
+    ($hint:literal, $order:literal) => {
         concat!(
             "SELECT d.state, d.due_at, v.id, v.uid, v.event_type, v.content_type,
                     CASE WHEN $6 = 1 THEN v.payload ELSE $7 END AS payload, v.channels, v.created_at, v.expunged_at
-             FROM twiceproof_deliveries d JOIN twiceproof_events v ON v.tenant = d.tenant AND v.id = d.event
+             FROM twiceproof_deliveries d",
+            $hint,
+            " JOIN twiceproof_events v ON v.tenant = d.tenant AND v.id = d.event
              WHERE d.tenant = $1 AND d.endpoint = $9 AND d.event > $2 AND d.event < $3
                AND ($4 = '' OR replace(v.channels, $4, '') <> v.channels)
                AND ($5 = '' OR replace($5, '\"' || v.event_type || '\"', '') <> $5)
@@ -150,7 +162,13 @@ pub async fn owed(
     window: &Window<'_>,
 ) -> Result<Vec<OwedEvent>, StoreError> {
     let [low, high] = window.bounds();
-    let sql = if window.down { owed!("DESC") } else { owed!("ASC") };
+    let sql = match (conn.database(), window.down) {
+        // Differs because SQLite knows nothing of how many endpoints a tenant has, and would walk over all that it owes to any.
+        (Database::Sqlite, true) => owed!(" INDEXED BY twiceproof_deliveries_endpoint CROSS", "DESC"),
+        (Database::Sqlite, false) => owed!(" INDEXED BY twiceproof_deliveries_endpoint CROSS", "ASC"),
+        (Database::Postgres, true) => owed!("", "DESC"),
+        (Database::Postgres, false) => owed!("", "ASC"),
+    };
     let args = [
         tenant.into(),
         low,
@@ -187,118 +205,6 @@ pub async fn destinations(
     conn.fetch_all(sql, &[tenant.into(), event.into(), from.into(), limit.into()]).await
 }
 
-/// A stored attempt.
-#[derive(Debug, sqlx::FromRow)]
-pub struct StoredAttempt {
-    /// Its id.
-    pub id: String,
-    /// The event.
-    pub event: String,
-    /// The endpoint.
-    pub endpoint: String,
-    /// What came of it.
-    pub outcome: String,
-    /// The status that was answered.
-    pub status: Option<i64>,
-    /// Why there was no answer.
-    pub error: Option<String>,
-    /// The first bytes of the answer's body, where they were asked for.
-    pub response: Option<Vec<u8>>,
-    /// 1: somebody asked for it.
-    pub by_hand: i64,
-    /// When it began.
-    pub started_at: i64,
-    /// When it ended.
-    pub ended_at: i64,
-}
-
-/// Reads attempts, the ids of which lie between $2 and $3.
-macro_rules! attempts {
-    ($which:literal, $order:literal) => {
-        concat!(
-            "SELECT a.id, a.event, a.endpoint, a.outcome, a.status, a.error,
-                    CASE WHEN $6 = 1 THEN a.response END AS response, a.by_hand, a.started_at, a.ended_at
-             FROM twiceproof_attempts a
-             WHERE a.tenant = $1 AND a.id > $2 AND a.id < $3 AND ",
-            $which,
-            " AND (($4 = '' AND $5 = '') OR EXISTS (
-                   SELECT 1 FROM twiceproof_events v WHERE v.tenant = a.tenant AND v.id = a.event
-                   AND ($4 = '' OR replace(v.channels, $4, '') <> v.channels)
-                   AND ($5 = '' OR replace($5, '\"' || v.event_type || '\"', '') <> $5)))
-               AND ($7 = '' OR replace($7, ',' || a.outcome || ',', '') <> $7)
-               AND ($8 < 0 OR coalesce(a.status, 0) / 100 = $8)
-             ORDER BY a.id ",
-            $order,
-            " LIMIT $9"
-        )
-    };
-}
-
-/// Whose attempts.
-#[derive(Debug, Clone, Copy)]
-pub enum AttemptsOf<'a> {
-    /// Those at one endpoint.
-    Endpoint(&'a str),
-    /// Those for one event, at one endpoint if its id is not empty.
-    Event(&'a str, &'a str),
-}
-
-/// A page of attempts, by id. `class` is the first digit of the status, 0 where there was no answer, below 0 for any.
-///
-/// # Errors
-/// As [`StoreError`] says.
-pub async fn attempts(
-    conn: &mut Conn<'_>,
-    tenant: &str,
-    of: AttemptsOf<'_>,
-    class: i64,
-    window: &Window<'_>,
-) -> Result<Vec<StoredAttempt>, StoreError> {
-    let [low, high] = window.bounds();
-    let (sql, names) = match (of, window.down) {
-        (AttemptsOf::Endpoint(id), true) => (attempts!("a.endpoint = $10 AND $11 = ''", "DESC"), [id, ""]),
-        (AttemptsOf::Endpoint(id), false) => (attempts!("a.endpoint = $10 AND $11 = ''", "ASC"), [id, ""]),
-        (AttemptsOf::Event(event, endpoint), true) => {
-            (attempts!("a.event = $10 AND ($11 = '' OR a.endpoint = $11)", "DESC"), [event, endpoint])
-        }
-        (AttemptsOf::Event(event, endpoint), false) => {
-            (attempts!("a.event = $10 AND ($11 = '' OR a.endpoint = $11)", "ASC"), [event, endpoint])
-        }
-    };
-    let args = [
-        tenant.into(),
-        low,
-        high,
-        window.channel.into(),
-        window.event_types.into(),
-        i64::from(window.with_content).into(),
-        window.states.into(),
-        class.into(),
-        window.limit.into(),
-        names[0].into(),
-        names[1].into(),
-    ];
-    conn.fetch_all(sql, &args).await
-}
-
-/// An attempt by its id.
-///
-/// # Errors
-/// As [`StoreError`] says.
-pub async fn attempt(
-    conn: &mut Conn<'_>,
-    tenant: &str,
-    event: &str,
-    id: &str,
-) -> Result<Option<StoredAttempt>, StoreError> {
-    conn.fetch_optional(
-        "SELECT id, event, endpoint, outcome, status, error, response, by_hand, started_at, ended_at
-         FROM twiceproof_attempts WHERE tenant = $1 AND id = $3 AND event = $2",
-        &[tenant.into(), event.into(), id.into()],
-    )
-    .await
-}
-
 /// Takes an event's payload away. False: there is no such event. Its digest stays, so that its uid still tells a repeat.
 ///
 /// # Errors
@@ -314,18 +220,13 @@ pub async fn expunge_event(
     if conn.execute(sql, &[tenant.into(), id.into(), empty.into(), now.into()]).await? == 0 {
         return Ok(false);
     }
-    // What waits has nothing to send any more; what is under way is recorded as it ends.
-    let sql = "UPDATE twiceproof_deliveries SET state = 'dead', state_reason = 'expunged', final_at = $3
+    // What waits has nothing to send any more, but what was delivered and only asked for again was delivered; what is under
+    // way is recorded as it ends.
+    let sql = "UPDATE twiceproof_deliveries
+         SET state = CASE resume_state WHEN 'delivered' THEN 'delivered' ELSE 'dead' END,
+             state_reason = CASE resume_state WHEN 'delivered' THEN NULL ELSE 'expunged' END, final_at = $3,
+             resume_state = NULL, resume_reason = NULL, resume_due_at = NULL
          WHERE tenant = $1 AND event = $2 AND state IN ('pending', 'backoff', 'parked')";
     conn.execute(sql, &[tenant.into(), id.into(), now.into()]).await?;
     Ok(true)
-}
-
-/// Takes the body of an attempt's answer away. False: there is no such attempt.
-///
-/// # Errors
-/// As [`StoreError`] says.
-pub async fn expunge_attempt(conn: &mut Conn<'_>, tenant: &str, event: &str, id: &str) -> Result<bool, StoreError> {
-    let sql = "UPDATE twiceproof_attempts SET response = NULL WHERE tenant = $1 AND id = $3 AND event = $2";
-    Ok(conn.execute(sql, &[tenant.into(), event.into(), id.into()]).await? == 1)
 }
