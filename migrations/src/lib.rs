@@ -22,6 +22,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { version: 4, name: "service", sql: include_str!("../sqlite/0004_service.sql") },
     Migration { version: 5, name: "sealed", sql: include_str!("../sqlite/0005_sealed.sql") },
     Migration { version: 6, name: "functions", sql: include_str!("../sqlite/0006_functions.sql") },
+    Migration { version: 7, name: "policy", sql: include_str!("../sqlite/0007_policy.sql") },
 ];
 
 /// The steps for PostgreSQL, in order.
@@ -32,6 +33,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { version: 4, name: "service", sql: include_str!("../postgres/0004_service.sql") },
     Migration { version: 5, name: "sealed", sql: include_str!("../postgres/0005_sealed.sql") },
     Migration { version: 6, name: "functions", sql: include_str!("../postgres/0006_functions.sql") },
+    Migration { version: 7, name: "policy", sql: include_str!("../postgres/0007_policy.sql") },
 ];
 
 #[cfg(test)]
