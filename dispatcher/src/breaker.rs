@@ -134,8 +134,8 @@ impl State {
     fn succeeded(&mut self, sign: Sign, slots: u32) {
         self.failures_in_row = 0;
         self.failing_since = None;
-        // A success of before it opened says nothing of now.
-        if self.open_until.is_some_and(|until| sign.started_at < until) {
+        // A success of before it opened, or asked for patience, says nothing of now.
+        if self.open_until.max(self.throttled_until).is_some_and(|until| sign.started_at < until) {
             return;
         }
         if self.open_until.take().is_some() {

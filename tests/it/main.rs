@@ -25,6 +25,7 @@ mod kit;
 mod ledger;
 mod log_growth;
 mod plans;
+mod policy;
 mod program;
 mod publish;
 mod receive;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
     functions::register(&mut suite);
     retention::register(&mut suite);
     plans::register(&mut suite);
+    policy::register(&mut suite);
     held_snapshot::register(&mut suite);
     log_growth::register(&mut suite);
     bench::register(&mut suite);

@@ -108,6 +108,7 @@ struct Row {
     breaker_until: Option<i64>,
     breaker_ramp: i64,
     throttled_until: Option<i64>,
+    probe_until: Option<i64>,
     #[sqlx(skip)]
     is_changed: bool,
 }
@@ -129,6 +130,10 @@ impl Row {
             }
         }
         self.set_state(state);
+        if state.open_until != before.open_until {
+            // The probe has been answered; the next one need not wait for its lease.
+            self.probe_until = None;
+        }
         let is_gone = signs.iter().any(|sign| sign.verdict == Verdict::Gone);
         let fails = state.has_failed_long_enough(&rule, now);
         if (is_gone || fails) && self.state == "enabled" {
@@ -193,7 +198,8 @@ async fn touched(
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
             "SELECT e.tenant, e.id, e.state, e.state_reason, e.slots, e.policy, e.last_success_at, e.last_failure_at,
-                 e.failures_in_row, e.failing_since, e.breaker_step, e.breaker_until, e.breaker_ramp, e.throttled_until
+                 e.failures_in_row, e.failing_since, e.breaker_step, e.breaker_until, e.breaker_ramp, e.throttled_until,
+                 e.probe_until
              FROM jsonb_each($1) r
              CROSS JOIN twiceproof_endpoints e ON e.tenant = r.value ->> 'tenant' AND e.id = r.value ->> 'endpoint'
              WHERE r.value ->> 'fails' OR e.failing_since IS NOT NULL OR e.failures_in_row > 0 OR e.breaker_step > 0
@@ -202,7 +208,8 @@ async fn touched(
         // Differs because workers meet here: the rows are locked in the order of their keys.
         Database::Postgres => {
             "SELECT e.tenant, e.id, e.state, e.state_reason, e.slots, e.policy, e.last_success_at, e.last_failure_at,
-                 e.failures_in_row, e.failing_since, e.breaker_step, e.breaker_until, e.breaker_ramp, e.throttled_until
+                 e.failures_in_row, e.failing_since, e.breaker_step, e.breaker_until, e.breaker_ramp, e.throttled_until,
+                 e.probe_until
              FROM json_to_recordset($1::json) AS r (tenant text, endpoint text, well_at bigint, fails boolean)
              JOIN twiceproof_endpoints e ON e.tenant = r.tenant AND e.id = r.endpoint
              WHERE r.fails OR e.failing_since IS NOT NULL OR e.failures_in_row > 0 OR e.breaker_step > 0
@@ -223,6 +230,7 @@ async fn write(conn: &mut Conn<'_>, rows: &[Row], now: Timestamp) -> Result<(), 
                  failures_in_row = r.value ->> 'failures_in_row', failing_since = r.value ->> 'failing_since',
                  breaker_step = r.value ->> 'breaker_step', breaker_until = r.value ->> 'breaker_until',
                  breaker_ramp = r.value ->> 'breaker_ramp', throttled_until = r.value ->> 'throttled_until',
+                 probe_until = r.value ->> 'probe_until',
                  updated_at = iif(r.value ->> 'is_changed', $2, e.updated_at)
              FROM jsonb_each($1) r WHERE e.tenant = r.value ->> 'tenant' AND e.id = r.value ->> 'id'"
         }
@@ -233,11 +241,12 @@ async fn write(conn: &mut Conn<'_>, rows: &[Row], now: Timestamp) -> Result<(), 
                  last_failure_at = r.last_failure_at, failures_in_row = r.failures_in_row,
                  failing_since = r.failing_since, breaker_step = r.breaker_step, breaker_until = r.breaker_until,
                  breaker_ramp = r.breaker_ramp, throttled_until = r.throttled_until,
+                 probe_until = r.probe_until,
                  updated_at = CASE WHEN r.is_changed THEN $2 ELSE e.updated_at END
              FROM json_to_recordset($1::json) AS r
                  (tenant text, id text, state text, state_reason text, last_success_at bigint, last_failure_at bigint,
                   failures_in_row bigint, failing_since bigint, breaker_step bigint, breaker_until bigint,
-                  breaker_ramp bigint, throttled_until bigint, is_changed boolean)
+                  breaker_ramp bigint, throttled_until bigint, probe_until bigint, is_changed boolean)
              WHERE e.tenant = r.tenant AND e.id = r.id"
         }
     };
