@@ -11,6 +11,7 @@ use twiceproof_shared::clock::Timestamp;
 use crate::exchange::{Answer, Exchange, NotSent};
 use crate::retry_after;
 use crate::schedule::Policy;
+use crate::statuses::Action;
 
 /// What the decision needs to know of the delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub enum Decision {
         /// Why not.
         reason: DeadReason,
     },
-    /// The receiver is gone for good (410): the endpoint is disabled, this and its other waiting deliveries are parked.
+    /// The receiver is gone for good (410, or what its policy says): the endpoint is disabled, this and its other waiting deliveries are parked.
     DisableEndpoint,
 }
 
@@ -50,6 +51,8 @@ pub enum DeadReason {
     AskedPastHorizon,
     /// The schedule has no further attempt.
     ScheduleEnded,
+    /// The endpoint's policy gives up at this status.
+    GivenUp,
     /// The event is no longer stored.
     EventMissing,
 }
@@ -61,6 +64,7 @@ impl DeadReason {
             Self::Horizon => "horizon",
             Self::AskedPastHorizon => "asked_past_horizon",
             Self::ScheduleEnded => "schedule_ended",
+            Self::GivenUp => "given_up",
             Self::EventMissing => "event_missing",
         }
     }
@@ -71,8 +75,11 @@ impl DeadReason {
 pub fn decide(delivery: &DeliveryState, exchange: &Exchange, policy: &Policy, now: Timestamp, unit: f64) -> Decision {
     let asked = match exchange {
         Exchange::Answered(answer) if answer.is_success() => return Decision::Delivered,
-        Exchange::Answered(answer) if answer.status == GONE => return Decision::DisableEndpoint,
-        Exchange::Answered(answer) => asked_wait(answer, now),
+        Exchange::Answered(answer) => match policy.statuses.of(answer.status) {
+            Action::Disable => return Decision::DisableEndpoint,
+            Action::GiveUp => return dead(DeadReason::GivenUp),
+            Action::Retry | Action::Throttle => asked_wait(answer, now),
+        },
         Exchange::NotSent(NotSent::EventMissing) => return dead(DeadReason::EventMissing),
         Exchange::NotSent(_) | Exchange::Unknown(_) => None,
     };
@@ -90,7 +97,16 @@ pub fn decide(delivery: &DeliveryState, exchange: &Exchange, policy: &Policy, no
     }
 }
 
-const GONE: u16 = 410;
+/// Until when an answer that came at `now` asks to be sent nothing, where its status may ask for that; never past the
+/// delivery's deadline, so that one odd header does not close an endpoint for years.
+pub fn throttle(delivery: &DeliveryState, exchange: &Exchange, policy: &Policy, now: Timestamp) -> Option<Timestamp> {
+    match exchange {
+        Exchange::Answered(answer) if !answer.is_success() && policy.statuses.of(answer.status) == Action::Throttle => {
+            asked_wait(answer, now).map(|asked| now.plus(asked).min(delivery.deadline_at)).filter(|until| *until > now)
+        }
+        _ => None,
+    }
+}
 
 fn dead(reason: DeadReason) -> Decision {
     Decision::Dead { reason }

@@ -12,6 +12,7 @@ use twiceproof_shared::store::StoreError;
 use url::Url;
 
 use crate::destination::Destination;
+use crate::endpoint_policy::EndpointPolicy;
 use crate::headers::CustomHeaders;
 use crate::manage::tenants::Metadata;
 use crate::store::endpoints::EndpointRow;
@@ -37,6 +38,8 @@ pub struct NewEndpoint {
     pub metadata: Metadata,
     /// Deliveries per second; none: as many as there are.
     pub rate_limit: Option<u32>,
+    /// What differs from the worker's policy.
+    pub policy: EndpointPolicy,
     /// Whether it is sent events; if not, they are parked until it is enabled.
     pub enabled: bool,
     /// What signs first, a shared secret or a private key; a secret is generated if there is none.
@@ -60,6 +63,7 @@ impl NewEndpoint {
             headers: CustomHeaders::default(),
             metadata: Metadata::default(),
             rate_limit: None,
+            policy: EndpointPolicy::default(),
             enabled: true,
             secret: None,
             timeout: None,
@@ -81,7 +85,7 @@ pub struct Endpoint {
     pub description: String,
     /// Whether it is sent events; if not, they are parked.
     pub enabled: bool,
-    /// Why it is disabled: `manual`, or `gone` after a 410.
+    /// Why it is disabled: `manual`, `gone` after a 410, or `failing` after days of only failures.
     pub state_reason: Option<String>,
     /// The event types that it gets; empty for all.
     pub event_types: Vec<String>,
@@ -93,6 +97,8 @@ pub struct Endpoint {
     pub metadata: Metadata,
     /// Deliveries per second; none: as many as there are.
     pub rate_limit: Option<u32>,
+    /// What differs from the worker's policy, its horizon for one.
+    pub policy: EndpointPolicy,
     /// The deadline of one attempt.
     pub timeout: Duration,
     /// How many requests a worker may have under way to it.
@@ -103,6 +109,10 @@ pub struct Endpoint {
     pub last_failure_at: Option<Timestamp>,
     /// How often it failed since it last answered 2xx.
     pub failures_in_row: u64,
+    /// Since when it failed and nothing else.
+    pub failing_since: Option<Timestamp>,
+    /// Nothing is sent to it before: its breaker is open, or it asked for patience. May lie in the past.
+    pub closed_until: Option<Timestamp>,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it was last changed.
@@ -120,6 +130,9 @@ impl Endpoint {
             channels: serde_json::from_str(&row.channels).map_err(broken)?,
             headers: serde_json::from_str(&row.headers).map_err(broken)?,
             metadata: serde_json::from_str(&row.metadata).map_err(broken)?,
+            policy: serde_json::from_str(&row.policy).map_err(broken)?,
+            failing_since: row.failing_since.map(Timestamp::from_millis),
+            closed_until: row.breaker_until.max(row.throttled_until).map(Timestamp::from_millis),
             rate_limit: row.rate_limit.and_then(|limit| u32::try_from(limit).ok()),
             tenant: row.tenant,
             id: row.id,

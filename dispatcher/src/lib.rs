@@ -6,10 +6,12 @@
 
 #[cfg(feature = "api")]
 pub mod api;
+pub mod breaker;
 pub mod decide;
 pub mod deliver;
 pub mod destination;
 pub mod endpoint;
+pub mod endpoint_policy;
 pub mod event;
 pub mod exchange;
 #[cfg(test)]
@@ -20,17 +22,20 @@ pub mod manage;
 pub mod open;
 pub mod publish;
 pub mod purge;
+pub mod rate;
 pub mod replay;
 pub mod request;
 pub mod retry_after;
 pub mod schedule;
 pub mod send;
+pub mod statuses;
 #[doc(hidden)]
 pub mod store;
 mod worker_lock;
 
 pub use deliver::{Dispatcher, DispatcherOptions, StartError};
 pub use endpoint::{Endpoint, NewEndpoint};
+pub use endpoint_policy::EndpointPolicy;
 pub use event::NewEvent;
 pub use guard::AddressPolicy;
 pub use manage::{ManageError, Manager};

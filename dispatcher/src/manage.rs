@@ -23,6 +23,7 @@ use twiceproof_shared::signature::{MAX_SIGNATURES, SigningKey};
 use twiceproof_shared::store::{Conn, Store, StoreError, Wake};
 
 use crate::endpoint::{Endpoint, NewEndpoint};
+use crate::endpoint_policy::InvalidPolicy;
 use crate::event::InvalidEvent;
 use crate::guard::{AddressPolicy, Refused};
 use crate::headers::InvalidHeader;
@@ -36,8 +37,7 @@ use crate::store::waiting;
 pub struct Manager {
     store: Store,
     addresses: AddressPolicy,
-    timeout: Duration,
-    slots: u32,
+    policy: Policy,
 }
 
 /// An endpoint that was just created.
@@ -70,6 +70,9 @@ pub enum ManageError {
     /// A custom header cannot be one.
     #[error(transparent)]
     Header(#[from] InvalidHeader),
+    /// The policy cannot be one.
+    #[error(transparent)]
+    Policy(#[from] InvalidPolicy),
     /// The endpoint has a secret with this id.
     #[error("the endpoint already has a secret with this id")]
     SecretIdTaken,
@@ -92,7 +95,7 @@ pub const MAX_DESCRIPTION_BYTES: usize = 1_024;
 impl Manager {
     /// A manager that allows these addresses; timeout and slots of the policy are the defaults of new endpoints.
     pub fn new(store: &Store, addresses: AddressPolicy, policy: &Policy) -> Self {
-        Self { store: store.clone(), addresses, timeout: policy.timeout, slots: policy.slots_per_endpoint }
+        Self { store: store.clone(), addresses, policy: policy.clone() }
     }
 
     /// Creates an enabled endpoint in the caller's transaction. It gets the events that are published from now on.

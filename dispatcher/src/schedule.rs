@@ -10,11 +10,15 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use twiceproof_shared::retention::shortest_retention;
 
+use crate::statuses::Statuses;
+
 /// The limits of a delivery. The default is the project's table of defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     /// The waits between attempts.
     pub schedule: Schedule,
+    /// What answers mean.
+    pub statuses: Statuses,
     /// How long after its creation a delivery may still be tried: 72 hours. Receivers must remember ids for longer.
     pub horizon: Duration,
     /// The deadline of one attempt, from name look-up to the last byte of the response: 15 seconds.
@@ -39,6 +43,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             schedule: Schedule::default(),
+            statuses: Statuses::default(),
             horizon: Duration::from_secs(72 * 3600),
             timeout: Duration::from_secs(15),
             lease_margin: Duration::from_secs(15),

@@ -6,6 +6,7 @@
 //! argument, with their bytes in another one that they point into; every change of a leased delivery checks the fencing token; on PostgreSQL the order of locks
 //! is deliveries before endpoints, each sorted by key, and rows that wait are picked with SKIP LOCKED.
 
+mod admit;
 mod attempts;
 pub mod claim;
 pub mod counts;
@@ -14,7 +15,7 @@ pub mod event_types;
 pub mod events;
 #[cfg(test)]
 pub(crate) mod fixtures;
-mod health;
+pub mod health;
 pub mod history;
 mod lanes;
 pub mod load;

@@ -23,6 +23,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { version: 5, name: "sealed", sql: include_str!("../sqlite/0005_sealed.sql") },
     Migration { version: 6, name: "functions", sql: include_str!("../sqlite/0006_functions.sql") },
     Migration { version: 7, name: "replays", sql: include_str!("../sqlite/0007_replays.sql") },
+    Migration { version: 8, name: "policy", sql: include_str!("../sqlite/0008_policy.sql") },
 ];
 
 /// The steps for PostgreSQL, in order.
@@ -34,6 +35,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { version: 5, name: "sealed", sql: include_str!("../postgres/0005_sealed.sql") },
     Migration { version: 6, name: "functions", sql: include_str!("../postgres/0006_functions.sql") },
     Migration { version: 7, name: "replays", sql: include_str!("../postgres/0007_replays.sql") },
+    Migration { version: 8, name: "policy", sql: include_str!("../postgres/0008_policy.sql") },
 ];
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ impl Config {
             lease_margin: self.delivery.lease_margin,
             slots_per_endpoint: self.delivery.slots_per_endpoint,
             slots_per_worker: self.delivery.slots_per_worker,
+            ..Policy::default()
         }
     }
 

@@ -6,11 +6,11 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking and prints what it measured")]
 
+mod api_attempts;
 mod api_bed;
 mod api_endpoint_deliveries;
 mod api_endpoint_rules;
 mod api_endpoints;
-mod api_attempts;
 mod api_event_types;
 mod api_isolation;
 mod api_kit;
@@ -43,6 +43,7 @@ mod linear;
 mod log_growth;
 mod plans;
 mod plans_history;
+mod policy;
 mod program;
 mod publish;
 mod receive;
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
     retention::register(&mut suite);
     plans::register(&mut suite);
     plans_history::register(&mut suite);
+    policy::register(&mut suite);
     held_snapshot::register(&mut suite);
     log_growth::register(&mut suite);
     bench::register(&mut suite);

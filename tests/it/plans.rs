@@ -30,7 +30,8 @@ pub fn register(suite: &mut Suite) {
 }
 
 /// Files whose every statement must have run: all of the hot paths. The others are of reports and of managing endpoints.
-const HOT: [&str; 13] = [
+const HOT: [&str; 14] = [
+    "dispatcher/src/store/admit.rs",
     "dispatcher/src/store/attempts.rs",
     "dispatcher/src/store/claim.rs",
     "dispatcher/src/store/events.rs",
@@ -121,10 +122,15 @@ async fn fill(store: &Store) {
     let endpoint = "'ep_' || (10000 + n % 1000)";
     let sql = [
         format!(
-            "INSERT INTO twiceproof_endpoints (tenant, id, url, state, all_event_types, timeout_ms, slots, created_at, updated_at)
+            "INSERT INTO twiceproof_endpoints (tenant, id, url, state, all_event_types, timeout_ms, slots, rate_limit, created_at, updated_at)
              {} SELECT 't' || (n % 20), {endpoint}, 'http://127.0.0.1:9/', CASE WHEN n % 10 = 3 THEN 'disabled' ELSE 'enabled' END,
-                 CASE WHEN n % 7 = 0 THEN 1 ELSE 0 END, 15000, 32, {now}, {now} FROM g",
+                 CASE WHEN n % 7 = 0 THEN 1 ELSE 0 END, 15000, 32, CASE WHEN n % 10 = 4 THEN 1000 END, {now}, {now} FROM g",
             numbers(1000)
+        ),
+        format!(
+            "INSERT INTO twiceproof_tenants (organisation, id, name, rate_limit, created_at)
+             {} SELECT 'org_1', 't' || n, '', CASE WHEN n % 3 = 1 THEN 1000 END, {now} FROM g",
+            numbers(19)
         ),
         format!(
             "INSERT INTO twiceproof_endpoint_event_types (tenant, endpoint, event_type)

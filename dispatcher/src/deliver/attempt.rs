@@ -4,6 +4,7 @@
 //! Invariants: nothing is sent that could outlast its lease; an attempt that panics is one of unknown outcome, recorded like
 //! any other, so that nothing can be sent for ever without a trace.
 
+use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use twiceproof_shared::store::Store;
 use twiceproof_shared::{kill, metrics};
 
 use super::news::News;
-use crate::decide::{DeliveryState, decide};
+use crate::decide::{DeliveryState, decide, throttle};
+use crate::endpoint_policy::EndpointPolicy;
 use crate::exchange::{Exchange, NotSent, Unknown};
 use crate::guard::Refused;
 use crate::request::{Letter, SignedRequest, sign};
@@ -74,7 +76,8 @@ impl Hands {
         if exchange == Exchange::NotSent(NotSent::Shutdown) {
             return Ended::Unsent(claimed);
         }
-        Ended::Finished(self.finish(claimed, exchange, started_at))
+        let policy = target.as_deref().map(|target| &target.policy);
+        Ended::Finished(self.finish(claimed, exchange, policy, started_at))
     }
 
     async fn exchange(
@@ -102,14 +105,22 @@ impl Hands {
         exchange
     }
 
-    fn finish(&self, claimed: ClaimedDelivery, exchange: Exchange, started_at: Timestamp) -> Finished {
+    fn finish(
+        &self,
+        claimed: ClaimedDelivery,
+        exchange: Exchange,
+        policy: Option<&EndpointPolicy>,
+        started_at: Timestamp,
+    ) -> Finished {
         let ended_at = self.store.now();
         let state = DeliveryState { attempts: claimed.attempts.saturating_add(1), deadline_at: claimed.deadline_at };
         measure(&claimed, &exchange, Span { started_at, ended_at });
-        let decision = decide(&state, &exchange, &self.policy, ended_at, self.store.random().unit());
+        let policy = policy.map_or(Cow::Borrowed(&*self.policy), |policy| policy.over(&self.policy));
+        let decision = decide(&state, &exchange, &policy, ended_at, self.store.random().unit());
         self.news.tell(&claimed, state.attempts, &exchange, decision, ended_at);
         let attempt = Id::mint(Prefix::Attempt, started_at, self.store.random());
-        claimed.finish(attempt, exchange, decision, Span { started_at, ended_at })
+        let throttled_until = throttle(&state, &exchange, &policy, ended_at);
+        claimed.finish(attempt, exchange, decision, Span { started_at, ended_at }).throttled(throttled_until)
     }
 }
 

@@ -12,6 +12,7 @@ use twiceproof_shared::clock::Timestamp;
 use crate::decide::Decision;
 use crate::exchange::Exchange;
 use crate::store::claim::ClaimedDelivery;
+use crate::store::health::{Change, Turn};
 
 /// How long an endpoint that was reported is not reported again.
 const QUIET: Duration = Duration::from_secs(60);
@@ -48,7 +49,7 @@ impl News {
                 tracing::warn!(%event, %endpoint, attempts, status, error, reason, "a delivery is dead");
             }
             Decision::DisableEndpoint => {
-                tracing::warn!(%event, %endpoint, "the endpoint answered 410: it is disabled, its deliveries are parked");
+                tracing::warn!(%event, %endpoint, "the endpoint says that it is gone: it is disabled, its deliveries are parked");
             }
         }
     }
@@ -63,6 +64,25 @@ impl News {
         }
         told.insert(endpoint.to_owned(), now);
         true
+    }
+}
+
+/// Logs how the health of endpoints turned. Called after the commit, so that each turn is told once, whichever worker saw it.
+pub(super) fn tell_changes(changes: &[Change]) {
+    for Change { tenant, endpoint, turn } in changes {
+        match turn {
+            Turn::Opened { step, until } => {
+                let until = until.as_millis();
+                tracing::warn!(%tenant, %endpoint, step, until, "the endpoint only fails: nothing is sent to it for a while");
+            }
+            Turn::Recovered => tracing::info!(%tenant, %endpoint, "the endpoint answers again"),
+            // Told with the attempt.
+            Turn::Gone => {}
+            Turn::Failing { since } => {
+                let since = since.as_millis();
+                tracing::warn!(%tenant, %endpoint, since, "the endpoint has only failed for days: it is disabled, its deliveries are parked");
+            }
+        }
     }
 }
 

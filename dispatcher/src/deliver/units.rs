@@ -11,6 +11,7 @@ use twiceproof_shared::worker::Pace;
 use twiceproof_shared::{kill, metrics};
 
 use super::attempt::{Ended, Mail};
+use super::news;
 use crate::store::claim::{self, ClaimRequest, Claimed, ClaimedDelivery};
 use crate::store::load::{self, Cargo};
 use crate::store::record::{self, Finished, Recorded};
@@ -68,11 +69,11 @@ pub(super) async fn record(store: &Store, batch: Arc<Vec<Finished>>) -> Result<R
         return Ok(Recorded::default());
     }
     let clock = store.clone();
-    let recorded = store
+    let (recorded, changes) = store
         .run_own(move |conn| {
             let (batch, clock) = (Arc::clone(&batch), clock.clone());
             Box::pin(async move {
-                let recorded = record::record(conn, &batch, clock.now()).await?;
+                let recorded = record::record_and_tell(conn, &batch, clock.now()).await?;
                 kill::at("record_before_commit");
                 Ok::<_, StoreError>(recorded)
             })
@@ -80,6 +81,7 @@ pub(super) async fn record(store: &Store, batch: Arc<Vec<Finished>>) -> Result<R
         .await?;
     kill::at("record_after_commit");
     measure(&recorded);
+    news::tell_changes(&changes);
     Ok(recorded)
 }
 

@@ -12,6 +12,7 @@ use twiceproof_shared::store::{Conn, Wake};
 use super::tenants::{Metadata, check_uid, metadata_json};
 use super::{MAX_DESCRIPTION_BYTES, MAX_TIMEOUT, ManageError, Manager, found, with_event_types};
 use crate::endpoint::{Endpoint, NewEndpoint};
+use crate::endpoint_policy::EndpointPolicy;
 use crate::event::{MAX_CHANNELS, check_event_type};
 use crate::headers::CustomHeaders;
 use crate::store::endpoints::{self, EndpointRow};
@@ -35,6 +36,8 @@ pub struct EndpointChange {
     pub metadata: Option<Metadata>,
     /// Deliveries per second; given as none, there is no limit.
     pub rate_limit: Option<Option<u32>>,
+    /// What differs from the worker's policy, as a whole. Deliveries that were made keep their horizon.
+    pub policy: Option<EndpointPolicy>,
     /// The deadline of one attempt.
     pub timeout: Option<Duration>,
     /// How many requests a worker may have under way to it.
@@ -122,8 +125,8 @@ impl Manager {
             state: if new.enabled { "enabled" } else { "disabled" }.to_owned(),
             state_reason: (!new.enabled).then(|| "manual".to_owned()),
             all_event_types: 1,
-            timeout_ms: millis(self.timeout),
-            slots: i64::from(self.slots),
+            timeout_ms: millis(self.policy.timeout),
+            slots: i64::from(self.policy.slots_per_endpoint),
             last_success_at: None,
             last_failure_at: None,
             failures_in_row: 0,
@@ -133,6 +136,11 @@ impl Manager {
             headers: "{}".to_owned(),
             metadata: "{}".to_owned(),
             rate_limit: None,
+            policy: "{}".to_owned(),
+            horizon_ms: None,
+            failing_since: None,
+            breaker_until: None,
+            throttled_until: None,
         };
         let change = EndpointChange {
             url: Some(new.url.clone()),
@@ -143,6 +151,7 @@ impl Manager {
             headers: Some(new.headers.clone()),
             metadata: Some(new.metadata.clone()),
             rate_limit: Some(new.rate_limit),
+            policy: Some(new.policy.clone()),
             timeout: new.timeout,
             slots: new.slots,
             enabled: None,
@@ -185,6 +194,12 @@ impl Manager {
                 return Err(ManageError::Limit("a rate limit is 1 or more per second"));
             }
             row.rate_limit = rate_limit.map(i64::from);
+        }
+        if let Some(policy) = &change.policy {
+            policy.check(&self.policy)?;
+            // Numbers and texts always can be written as JSON.
+            row.policy = serde_json::to_string(policy).unwrap_or_default();
+            row.horizon_ms = policy.horizon().map(millis);
         }
         if let Some(timeout) = change.timeout {
             if timeout < Duration::from_millis(1) || timeout > MAX_TIMEOUT {

@@ -14,8 +14,10 @@ use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::Id;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
+use super::admit::{self, Taken};
 use super::lanes::{self, Lane, MOST_LANES};
 use super::{DeliveryKey, from_json, json, waiting};
+use crate::breaker::Allowed;
 
 /// What a worker can take.
 #[derive(Debug, Clone)]
@@ -138,8 +140,11 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
         }
     }
     moved_all &= left > 0;
-    let rooms: Vec<u32> = open.iter().map(|lane| lane.room(&request.busy, &request.quick)).collect();
-    let shares = lanes::shares(&rooms, request.free);
+    let admission = admit::ask(conn, &open, now).await?;
+    let slots: Vec<u32> = open.iter().map(|lane| lane.room(&request.busy, &request.quick, now)).collect();
+    let mut rooms = slots.clone();
+    admission.limit(&open, &mut rooms, now);
+    let shares = lanes::shares_by_tenant(&open, &rooms, request.free);
     let orders: Vec<Order<'_>> = open
         .iter()
         .zip(&shares)
@@ -152,29 +157,37 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
         })
         .collect();
     let rows = take(conn, &orders, &request.worker).await?;
-    // Slots that ran out end the turn at the last lane that got one; else all these lanes had theirs.
+    // Slots that ran out end the turn before the first lane that got none of them; else all these lanes had theirs.
     let ran_out = shares.iter().sum::<u32>() == request.free;
-    let after = match orders.last() {
-        Some(order) if ran_out => order.endpoint.to_owned(),
+    let passed_over = rooms.iter().zip(&shares).position(|(room, share)| *share == 0 && *room > 0);
+    let after = match passed_over.and_then(|at| open.get(at.checked_sub(1)?)) {
+        Some(lane) if ran_out => lane.endpoint.clone(),
+        _ if ran_out && passed_over == Some(0) => request.after.clone(),
         _ => last_lane,
     };
-    let mut taken: HashMap<&str, u32> = HashMap::new();
+    let mut taken: HashMap<&str, Taken> = HashMap::new();
     let mut ends: HashMap<&str, i64> = HashMap::new();
     for row in &rows {
-        *taken.entry(&row.endpoint).or_default() += 1;
+        let taken = taken.entry(&row.endpoint).or_default();
+        *taken = Taken { count: taken.count + 1, lease_until: row.lease_until };
         ends.insert(&row.endpoint, row.seq + 1);
     }
+    admission.spend(conn, &taken, &open, now).await?;
     let goes_on = |lane: &Lane| (lane.endpoint.clone(), ends.get(lane.endpoint.as_str()).copied().unwrap_or(lane.seq));
     let goes_on = match conn.database() {
         // Differs because SQLite has no dead entries to be passed over.
         Database::Sqlite => Vec::new(),
         Database::Postgres => open.iter().map(goes_on).collect(),
     };
-    let took = |lane: &Lane| taken.get(lane.endpoint.as_str()).copied().unwrap_or(0);
+    let took = |lane: &Lane| taken.get(lane.endpoint.as_str()).map_or(0, |taken| taken.count);
     let lanes = || open.iter().zip(rooms.iter().zip(&shares));
     let slots_left = (rows.len() as u64) < u64::from(request.free);
     let cut_short = lanes().any(|(lane, (room, share))| share < room && took(lane) == *share);
-    let filled = lanes().any(|(lane, (_, share))| took(lane) == *share);
+    // Lanes that wait for a time have no use for a slot that becomes free.
+    let waits: Vec<bool> = rooms.iter().zip(&slots).map(|(room, slots)| *room == 0 && *slots > 0).collect();
+    let filled = lanes()
+        .zip(&waits)
+        .any(|((lane, (_, share)), waits)| took(lane) == *share && !waits && lane.allowed(now) != Allowed::Nothing);
     Ok(Claimed {
         again: !moved_all || (slots_left && (!all_lanes || cut_short)),
         hungry: filled || !all_lanes,

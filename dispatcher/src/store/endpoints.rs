@@ -46,6 +46,16 @@ pub struct EndpointRow {
     pub metadata: String,
     /// Deliveries per second.
     pub rate_limit: Option<i64>,
+    /// What differs from the worker's policy, as a JSON object.
+    pub policy: String,
+    /// The policy's horizon in milliseconds.
+    pub horizon_ms: Option<i64>,
+    /// Since when it only fails.
+    pub failing_since: Option<i64>,
+    /// Its breaker is open until then.
+    pub breaker_until: Option<i64>,
+    /// It asked to be sent nothing before.
+    pub throttled_until: Option<i64>,
 }
 
 /// Reads whole rows of endpoints.
@@ -54,7 +64,7 @@ macro_rules! select {
         concat!(
             "SELECT tenant, id, uid, url, description, state, state_reason, all_event_types, timeout_ms, slots,
                     last_success_at, last_failure_at, failures_in_row, created_at, updated_at, channels, headers, metadata,
-                    rate_limit
+                    rate_limit, policy, horizon_ms, failing_since, breaker_until, throttled_until
              FROM twiceproof_endpoints ",
             $which
         )
@@ -69,8 +79,9 @@ pub async fn insert(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, Stor
     let inserted = conn
         .execute(
             "INSERT INTO twiceproof_endpoints (tenant, id, uid, url, description, state, state_reason, all_event_types,
-                 timeout_ms, slots, channels, headers, metadata, rate_limit, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15)
+                 timeout_ms, slots, channels, headers, metadata, rate_limit, created_at, updated_at, policy,
+                 horizon_ms)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16, $17)
              ON CONFLICT DO NOTHING",
             &[
                 Arg::from(&row.tenant),
@@ -88,6 +99,8 @@ pub async fn insert(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, Stor
                 Arg::from(&row.metadata),
                 row.rate_limit.into(),
                 row.created_at.into(),
+                Arg::from(&row.policy),
+                row.horizon_ms.into(),
             ],
         )
         .await?;
@@ -102,7 +115,8 @@ pub async fn update(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, Stor
     let updated = conn
         .execute(
             "UPDATE twiceproof_endpoints SET uid = $3, url = $4, description = $5, all_event_types = $6, timeout_ms = $7,
-                 slots = $8, channels = $9, headers = $10, metadata = $11, rate_limit = $12, updated_at = $13
+                 slots = $8, channels = $9, headers = $10, metadata = $11, rate_limit = $12, updated_at = $13,
+                 policy = $14, horizon_ms = $15
              WHERE tenant = $1 AND id = $2",
             &[
                 Arg::from(&row.tenant),
@@ -118,6 +132,8 @@ pub async fn update(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, Stor
                 Arg::from(&row.metadata),
                 row.rate_limit.into(),
                 row.updated_at.into(),
+                Arg::from(&row.policy),
+                row.horizon_ms.into(),
             ],
         )
         .await?;
@@ -320,7 +336,9 @@ pub async fn disable(
 pub async fn enable(conn: &mut Conn<'_>, tenant: &str, id: &str, now: Timestamp) -> Result<bool, StoreError> {
     let updated = conn
         .execute(
-            "UPDATE twiceproof_endpoints SET state = 'enabled', state_reason = NULL, failures_in_row = 0, updated_at = $3
+            "UPDATE twiceproof_endpoints SET state = 'enabled', state_reason = NULL, failures_in_row = 0, updated_at = $3,
+                 failing_since = NULL, breaker_step = 0, breaker_until = NULL, breaker_ramp = 0, probe_until = NULL,
+                 throttled_until = NULL
              WHERE tenant = $1 AND id = $2",
             &[tenant.into(), id.into(), now.into()],
         )

@@ -204,7 +204,7 @@ pub struct FreshEvent<'a> {
 }
 
 /// Makes one delivery for each endpoint that takes the event: pending, or parked where the endpoint is disabled, so that
-/// it can be delivered once it is enabled. Returns how many.
+/// it can be delivered once it is enabled. An endpoint's own horizon goes before `deadline_at`. Returns how many.
 ///
 /// # Errors
 /// As [`StoreError`] says.
@@ -223,7 +223,8 @@ pub async fn fan_out(
                  (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at)
              SELECT e.tenant, r.value ->> 'id', e.id,
                     CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
-                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2, $3, $2
+                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2,
+                    coalesce($2 + e.horizon_ms, $3), $2
              FROM jsonb_each($1) r JOIN twiceproof_endpoints e ON e.tenant = r.value ->> 'tenant'
              WHERE (e.all_event_types = 1 OR EXISTS (
                  SELECT 1 FROM twiceproof_endpoint_event_types t
@@ -238,7 +239,8 @@ pub async fn fan_out(
                  (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at)
              SELECT e.tenant, r.id, e.id,
                     CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
-                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2, $3, $2
+                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2,
+                    coalesce($2 + e.horizon_ms, $3), $2
              FROM json_to_recordset($1::json) AS r (n bigint, tenant text, id text, event_type text, channels text)
              JOIN twiceproof_endpoints e ON e.tenant = r.tenant
              WHERE (e.all_event_types = 1 OR EXISTS (

@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use serde::Serialize;
+use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::json;
+use crate::breaker::{Allowed, State};
 
 /// How many endpoints one claim looks at.
 pub(super) const MOST_LANES: i64 = 256;
@@ -28,15 +30,52 @@ pub(super) struct Lane {
     pub(super) state: Option<String>,
     timeout_ms: Option<i64>,
     slots: Option<i64>,
+    breaker_step: Option<i64>,
+    breaker_until: Option<i64>,
+    breaker_ramp: Option<i64>,
+    throttled_until: Option<i64>,
+    probe_until: Option<i64>,
+    rate_limit: Option<i64>,
+    /// Deliveries per second over all of its tenant's endpoints.
+    pub(super) tenant_limit: Option<i64>,
 }
 
 impl Lane {
     /// How many more deliveries may be claimed for it: as many as it has slots, and [`AHEAD`] times as many again where it
-    /// is quick.
-    pub(super) fn room(&self, busy: &HashMap<String, u32>, quick: &HashSet<String>) -> u32 {
+    /// is quick. While its breaker comes back, as many as that says.
+    pub(super) fn room(&self, busy: &HashMap<String, u32>, quick: &HashSet<String>, now: Timestamp) -> u32 {
         let slots = self.slots.and_then(|slots| u32::try_from(slots).ok()).unwrap_or(0);
-        let ahead = if quick.contains(&self.endpoint) { slots.saturating_mul(AHEAD) } else { 0 };
+        let (slots, may_wait) = match self.allowed(now) {
+            Allowed::All => (slots, quick.contains(&self.endpoint)),
+            Allowed::Some(most) => (slots.min(most), false),
+            // What is left of before it opened does not keep the probe from going.
+            Allowed::Probe => return 1,
+            Allowed::Nothing => return 0,
+        };
+        let ahead = if may_wait { slots.saturating_mul(AHEAD) } else { 0 };
         slots.saturating_add(ahead).saturating_sub(busy.get(&self.endpoint).copied().unwrap_or(0))
+    }
+
+    /// What its breaker and its own wishes let through.
+    pub(super) fn allowed(&self, now: Timestamp) -> Allowed {
+        let count = |stored: Option<i64>| stored.and_then(|stored| u32::try_from(stored).ok()).unwrap_or(0);
+        let at = |stored: Option<i64>| stored.map(Timestamp::from_millis);
+        let state = State {
+            step: count(self.breaker_step),
+            open_until: at(self.breaker_until),
+            ramp: count(self.breaker_ramp),
+            throttled_until: at(self.throttled_until),
+            ..State::default()
+        };
+        match state.allowed(now) {
+            Allowed::Probe if at(self.probe_until).is_some_and(|until| now < until) => Allowed::Nothing,
+            allowed => allowed,
+        }
+    }
+
+    /// Deliveries per second.
+    pub(super) fn rate_limit(&self) -> Option<u32> {
+        self.rate_limit.and_then(|limit| u32::try_from(limit).ok())
     }
 
     /// The deadline of one attempt.
@@ -78,7 +117,10 @@ pub(super) async fn find_known(
         .chain(before)
         .map(|(endpoint, from_seq)| KnownLane { endpoint, from_seq: *from_seq })
         .collect();
-    let sql = "SELECT f.tenant, k.endpoint, f.seq, e.state, e.timeout_ms, e.slots
+    let sql = "SELECT f.tenant, k.endpoint, f.seq, e.state, e.timeout_ms, e.slots, e.breaker_step,
+                 e.breaker_until, e.breaker_ramp, e.throttled_until, e.probe_until, e.rate_limit,
+                 (SELECT min(t.rate_limit) FROM twiceproof_tenants t WHERE t.id = e.tenant AND t.rate_limit IS NOT NULL)
+                     AS tenant_limit
          FROM json_to_recordset($1::json) AS k (endpoint text, from_seq bigint)
          CROSS JOIN LATERAL (
              SELECT p.tenant, p.seq FROM twiceproof_deliveries p
@@ -106,7 +148,10 @@ async fn scan(conn: &mut Conn<'_>, after: &str, limit: i64) -> Result<Vec<Lane>,
                  SELECT (SELECT d.endpoint FROM twiceproof_deliveries d
                          WHERE d.state = 'pending' AND d.endpoint > lane.endpoint ORDER BY d.endpoint LIMIT 1)
                  FROM lane WHERE lane.endpoint IS NOT NULL LIMIT $2)
-             SELECT d.tenant, d.endpoint, d.seq, e.state, e.timeout_ms, e.slots
+             SELECT d.tenant, d.endpoint, d.seq, e.state, e.timeout_ms, e.slots, e.breaker_step,
+                 e.breaker_until, e.breaker_ramp, e.throttled_until, e.probe_until, e.rate_limit,
+                 (SELECT min(t.rate_limit) FROM twiceproof_tenants t WHERE t.id = e.tenant AND t.rate_limit IS NOT NULL)
+                     AS tenant_limit
              FROM lane
              CROSS JOIN twiceproof_deliveries d ON d.seq = (
                  SELECT min(p.seq) FROM twiceproof_deliveries p WHERE p.state = 'pending' AND p.endpoint = lane.endpoint)
@@ -122,13 +167,35 @@ async fn scan(conn: &mut Conn<'_>, after: &str, limit: i64) -> Result<Vec<Lane>,
                  SELECT next.endpoint, next.tenant, next.seq FROM lane CROSS JOIN LATERAL (
                      SELECT d.endpoint, d.tenant, d.seq FROM twiceproof_deliveries d
                      WHERE d.state = 'pending' AND d.endpoint > lane.endpoint ORDER BY d.endpoint, d.seq LIMIT 1) next)
-             SELECT l.tenant, l.endpoint, l.seq, e.state, e.timeout_ms, e.slots
+             SELECT l.tenant, l.endpoint, l.seq, e.state, e.timeout_ms, e.slots, e.breaker_step,
+                 e.breaker_until, e.breaker_ramp, e.throttled_until, e.probe_until, e.rate_limit,
+                 (SELECT min(t.rate_limit) FROM twiceproof_tenants t WHERE t.id = e.tenant AND t.rate_limit IS NOT NULL)
+                     AS tenant_limit
              FROM (SELECT tenant, endpoint, seq FROM lane LIMIT $2) l
              LEFT JOIN twiceproof_endpoints e ON e.tenant = l.tenant AND e.id = l.endpoint
              ORDER BY l.endpoint"
         }
     };
     conn.fetch_all(sql, &[after.into(), limit.into()]).await
+}
+
+/// Divides `free` slots among lanes by turns of their tenants: first among the tenants, then among the lanes of each. A tenant
+/// with ten thousand endpoints gets no more than one with a single one, while both have work.
+pub(super) fn shares_by_tenant(lanes: &[Lane], rooms: &[u32], free: u32) -> Vec<u32> {
+    let mut place: HashMap<&str, usize> = HashMap::new();
+    let mut own: Vec<Vec<u32>> = Vec::new();
+    for (lane, room) in lanes.iter().zip(rooms) {
+        let at = *place.entry(&lane.tenant).or_insert_with(|| {
+            own.push(Vec::new());
+            own.len() - 1
+        });
+        own.get_mut(at).into_iter().for_each(|own| own.push(*room));
+    }
+    let wanted: Vec<u32> = own.iter().map(|own| own.iter().copied().fold(0, u32::saturating_add)).collect();
+    let mut shared: Vec<_> =
+        own.iter().zip(shares(&wanted, free)).map(|(own, free)| shares(own, free).into_iter()).collect();
+    let next = |lane: &Lane| place.get(lane.tenant.as_str()).and_then(|at| shared.get_mut(*at)?.next()).unwrap_or(0);
+    lanes.iter().map(next).collect()
 }
 
 /// Divides `free` slots among lanes that can take `rooms`: as evenly as they can take them, never more than there are.

@@ -14,8 +14,9 @@ use twiceproof_shared::id::Id;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::claim::ClaimedDelivery;
-use super::health::{self, Sign, Verdict};
+use super::health::{self, Change, Sign};
 use super::{DeliveryKey, attempts, from_json, json, resend, waiting};
+use crate::breaker::{self, Verdict};
 use crate::decide::Decision;
 use crate::exchange::{Exchange, NotSent};
 
@@ -26,6 +27,8 @@ pub struct Finished {
     pub(super) attempt: Id,
     pub(super) exchange: Exchange,
     decision: Decision,
+    /// The endpoint asked to be sent nothing before.
+    throttled_until: Option<Timestamp>,
     pub(super) started_at: Timestamp,
     pub(super) ended_at: Timestamp,
 }
@@ -43,11 +46,17 @@ impl ClaimedDelivery {
     /// Ends the attempt. The claim is given up to be recorded.
     pub fn finish(self, attempt: Id, exchange: Exchange, decision: Decision, span: Span) -> Finished {
         let Span { started_at, ended_at } = span;
-        Finished { claimed: self, attempt, exchange, decision, started_at, ended_at }
+        Finished { claimed: self, attempt, exchange, decision, throttled_until: None, started_at, ended_at }
     }
 }
 
 impl Finished {
+    /// The same, where the endpoint asked to be sent nothing before a time.
+    #[must_use]
+    pub fn throttled(self, until: Option<Timestamp>) -> Self {
+        Self { throttled_until: until, ..self }
+    }
+
     /// Which delivery it is.
     pub fn key(&self) -> &DeliveryKey {
         &self.claimed.key
@@ -100,8 +109,20 @@ impl Recorded {
 /// # Errors
 /// As [`StoreError`] says.
 pub async fn record(conn: &mut Conn<'_>, batch: &[Finished], now: Timestamp) -> Result<Recorded, StoreError> {
+    record_and_tell(conn, batch, now).await.map(|(recorded, _)| recorded)
+}
+
+/// Records a batch; also tells how the health of endpoints turned with it, for after the commit.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn record_and_tell(
+    conn: &mut Conn<'_>,
+    batch: &[Finished],
+    now: Timestamp,
+) -> Result<(Recorded, Vec<Change>), StoreError> {
     if batch.is_empty() {
-        return Ok(Recorded::default());
+        return Ok((Recorded::default(), Vec::new()));
     }
     let mut batch: Vec<&Finished> = batch.iter().collect();
     batch.sort_unstable_by(|a, b| a.claimed.key.cmp(&b.claimed.key));
@@ -120,10 +141,13 @@ pub async fn record(conn: &mut Conn<'_>, batch: &[Finished], now: Timestamp) -> 
     let late = attempts::insert(conn, &late, true).await?;
     let mut recorded = Recorded { late, ..Recorded::default() };
     let signs: Vec<Sign<'_>> = fresh.iter().filter_map(|one| sign(one)).collect();
-    health::update(conn, &signs, now).await?;
-    let gone: BTreeSet<(&str, &str)> =
-        signs.iter().filter(|sign| sign.verdict == Verdict::Gone).map(|sign| (sign.tenant, sign.endpoint)).collect();
-    for (tenant, endpoint) in gone {
+    let changes = health::update(conn, &signs, now).await?;
+    let disabled = changes.iter().filter(|change| change.turn.is_disabled());
+    // Also where somebody else had disabled it meanwhile.
+    let gone = signs.iter().filter(|sign| sign.said.verdict == Verdict::Gone).map(|sign| (sign.tenant, sign.endpoint));
+    let parked: BTreeSet<(&str, &str)> =
+        disabled.map(|change| (change.tenant.as_str(), change.endpoint.as_str())).chain(gone).collect();
+    for (tenant, endpoint) in parked {
         recorded.parked += waiting::park_pending(conn, tenant, endpoint, now, MOST_PARKED).await?;
         recorded.parked += waiting::park_backoff(conn, tenant, endpoint, now, MOST_PARKED).await?;
     }
@@ -137,7 +161,7 @@ pub async fn record(conn: &mut Conn<'_>, batch: &[Finished], now: Timestamp) -> 
             Decision::DisableEndpoint => recorded.parked += 1,
         }
     }
-    Ok(recorded)
+    Ok((recorded, changes))
 }
 
 /// Gives leases back whose requests were not sent: no attempt was made. Returns how many were still held.
@@ -177,10 +201,13 @@ fn sign(one: &Finished) -> Option<Sign<'_>> {
         (Exchange::NotSent(NotSent::NotSigned(_) | NotSent::EventMissing | NotSent::Shutdown), _) => return None,
         (_, Decision::Delivered) => Verdict::Well,
         (_, Decision::DisableEndpoint) => Verdict::Gone,
-        (_, Decision::Retry { .. } | Decision::Dead { .. }) => Verdict::Ill,
+        (_, Decision::Retry { .. } | Decision::Dead { .. }) => {
+            one.throttled_until.map_or(Verdict::Ill, Verdict::Throttled)
+        }
     };
     let DeliveryKey { tenant, endpoint, .. } = &one.claimed.key;
-    Some(Sign { tenant, endpoint, verdict, at: one.ended_at })
+    let said = breaker::Sign { verdict, started_at: one.started_at, ended_at: one.ended_at };
+    Some(Sign { tenant, endpoint, said })
 }
 
 #[derive(Serialize)]

@@ -50,7 +50,8 @@ pub async fn owe(
                  (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at)
              SELECT e.tenant, $2, e.id,
                     CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
-                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $4, $5, $4
+                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $4,
+                    coalesce($4 + e.horizon_ms, $5), $4
              FROM twiceproof_endpoints e WHERE e.tenant = $1 AND e.id = $3
              ON CONFLICT DO NOTHING",
             &[tenant.into(), event.into(), endpoint.into(), now.into(), deadline_at.into()],
