@@ -1,10 +1,17 @@
 //! Secrets at rest: sealed under a master key that is not in the database, and still signing.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use axum::body::Body;
 use bytes::Bytes;
-use http::StatusCode;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt as _;
+use tower::ServiceExt as _;
+use twiceproof::dispatcher::api::Api;
+use twiceproof::dispatcher::api::token::{Keys, Subject};
 use twiceproof::dispatcher::manage::sealing;
+use twiceproof::dispatcher::manage::tenants::default_organisation;
 use twiceproof::dispatcher::{
     AddressPolicy, Dispatcher, DispatcherOptions, Manager, NewEndpoint, NewEvent, Policy, Publisher, SecretKey,
 };
@@ -26,6 +33,7 @@ pub fn register(suite: &mut Suite) {
     suite.both("sealing::secrets_are_sealed_anew_under_another_key_and_go_on_signing", reseal);
     suite.both("sealing::a_sealed_secret_does_not_sign_for_another_endpoint", moved);
     suite.both("sealing::a_missing_master_key_is_named", missing);
+    suite.both("sealing::a_stored_answer_with_a_secret_is_sealed_too", stored_answer);
 }
 
 fn key(seed: u64) -> MasterKey {
@@ -149,6 +157,44 @@ async fn moved(bed: Bed) {
     tx.commit().await.unwrap();
     assert_eq!(delivered(&store, &seen).await, 0);
     assert!(seen.lock().unwrap().is_empty(), "nothing is sent that nobody signed");
+}
+
+/// A rotation answers with the new secret, and its answer is stored for repeats.
+async fn stored_answer(bed: Bed) {
+    let store = open(&bed, vec![key(1)]).await;
+    let keys = Keys::new(&[7; 32]).unwrap();
+    let publisher = Publisher::new(&store, &Policy::default());
+    let manager = Manager::new(&store, AddressPolicy::AllowPrivate, &Policy::default());
+    let api = Api::new(&store, publisher, manager, keys.clone());
+    let router = twiceproof::api::service(api, &store);
+    let now = store.now();
+    let token = keys.sign(&Subject::Organisation(default_organisation()), now, now.plus(Duration::from_secs(60)));
+    let post = async |path: String, body: serde_json::Value| {
+        let request = Request::post(path)
+            .header("authorization", format!("Bearer {token}"))
+            .header("content-type", "application/json")
+            .header("idempotency-key", "once")
+            .body(Body::from(body.to_string()))
+            .unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        let replayed = answer.headers().contains_key("idempotent-replayed");
+        assert!(!answer.headers().contains_key("x-twiceproof-sealed-by"));
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (replayed, serde_json::from_slice::<serde_json::Value>(&body).unwrap())
+    };
+    post("/api/v1/app".to_owned(), serde_json::json!({ "name": "Shop", "uid": "shop" })).await;
+    let new = serde_json::json!({ "url": "https://example.com/", "uid": "hook" });
+    post("/api/v1/app/shop/endpoint".to_owned(), new).await;
+    let rotate = || post("/api/v1/app/shop/endpoint/hook/secret/rotate".to_owned(), serde_json::json!({}));
+    let (first, again) = (rotate().await, rotate().await);
+    assert_eq!((first.0, again.0), (false, true));
+    assert_eq!(first.1, again.1, "byte for byte what was answered first");
+    let secret = first.1["key"].as_str().unwrap();
+    assert!(secret.starts_with("whsec_"));
+    let sql = "SELECT outcome_body FROM twiceproof_ledger ORDER BY scope";
+    let rows: Vec<(Vec<u8>,)> = store.read().await.unwrap().conn().fetch_all(sql, &[]).await.unwrap();
+    assert_eq!(rows.len(), 3);
+    assert!(rows.iter().all(|(body,)| !body.windows(secret.len()).any(|window| window == secret.as_bytes())));
 }
 
 async fn missing(bed: Bed) {

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use twiceproof_shared::id::Prefix;
 use twiceproof_shared::key::Key;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -17,7 +18,7 @@ use super::page::{ListResponse, Ordering, PageQuery};
 use super::query::Query;
 use super::time::DateTime;
 use super::work::Work;
-use crate::manage::tenants::{self, Metadata, NewTenant, Tenant, TenantDetails};
+use crate::manage::tenants::{self, Metadata, NewTenant, Tenant, TenantDetails, check_uid};
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(get, update, patch, delete))
@@ -145,9 +146,11 @@ pub(super) async fn update(
     Body(body): Body<ApplicationIn>,
 ) -> Result<(StatusCode, Json<ApplicationOut>), ApiError> {
     let details = body.details()?;
-    // Where there is none, the name in the path becomes the uid.
-    let fresh = TenantDetails { uid: Some(key("app_id", "path", app.clone())?), ..details.clone() };
-    let new = NewTenant::new(api.store(), caller.organisation(), fresh);
+    // Where there is none, the name in the path becomes the uid, if it can be one. What else is wrong is wrong both ways.
+    let uid = key("app_id", "path", app.clone()).ok().filter(|uid| check_uid(Prefix::Tenant, Some(uid)).is_ok());
+    let fresh =
+        |uid| NewTenant::new(api.store(), caller.organisation(), TenantDetails { uid: Some(uid), ..details.clone() });
+    let new = uid.map(fresh).transpose()?;
     let input = (caller, app, details, new, api.store().now());
     let (status, tenant) = work
         .run(input, |conn, input| {
@@ -155,10 +158,15 @@ pub(super) async fn update(
                 let (caller, app, details, new, now) = &*input;
                 let organisation = caller.organisation();
                 if let Some(old) = tenants::find(conn, organisation, app).await? {
-                    let tenant = tenants::update(conn, organisation, &old, details.clone(), *now).await?;
+                    let mut details = details.clone();
+                    // The same request again must find the same application.
+                    if details.uid.is_none() && old.details.uid.as_ref().is_some_and(|uid| uid.as_str() == app) {
+                        details.uid.clone_from(&old.details.uid);
+                    }
+                    let tenant = tenants::update(conn, organisation, &old, details, *now).await?;
                     return Ok((StatusCode::OK, tenant));
                 }
-                let new = new.as_ref().map_err(|_| ApiError::not_found())?;
+                let new = new.as_ref().ok_or_else(ApiError::not_found)?;
                 Ok((StatusCode::CREATED, new.create(conn).await?))
             })
         })

@@ -81,6 +81,9 @@ impl NewTenant {
     pub async fn create(&self, conn: &mut Conn<'_>) -> Result<Tenant, ManageError> {
         let organisation = self.organisation.as_str();
         tenants::enter_organisation(conn, organisation, self.tenant.created_at).await?;
+        if let Some(uid) = &self.tenant.details.uid {
+            tenants::hold_uid(conn, organisation, uid.as_str()).await?;
+        }
         if tenants::insert(conn, &row(&self.organisation, &self.tenant)).await? {
             return Ok(self.tenant.clone());
         }
@@ -142,8 +145,11 @@ pub async fn update(
     check(&details)?;
     let tenant = Tenant { details, updated_at: now, ..old.clone() };
     let row = row(organisation, &tenant);
-    if row.uid.is_some() && tenants::uid_is_taken(conn, &row).await? {
-        return Err(taken(&tenant.details));
+    if let Some(uid) = &row.uid {
+        tenants::hold_uid(conn, &row.organisation, uid).await?;
+        if tenants::uid_is_taken(conn, &row).await? {
+            return Err(taken(&tenant.details));
+        }
     }
     if tenants::update(conn, &row).await? { Ok(tenant) } else { Err(ManageError::NotFound) }
 }

@@ -1,7 +1,7 @@
 //! Organisations and their tenants.
 
 use twiceproof_shared::clock::Timestamp;
-use twiceproof_shared::store::{Arg, Conn, StoreError};
+use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 /// A row of the tenants table.
 #[derive(Debug, Clone, sqlx::FromRow)]
@@ -96,6 +96,24 @@ pub async fn page(
          FROM twiceproof_tenants WHERE organisation = $1 AND id > $2 ORDER BY id LIMIT $3"
     };
     conn.fetch_all(sql, &[organisation.into(), from.into(), limit.into()]).await
+}
+
+/// Keeps others from giving this uid to a tenant until the end of the transaction, so that a look at who has it holds.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn hold_uid(conn: &mut Conn<'_>, organisation: &str, uid: &str) -> Result<(), StoreError> {
+    match conn.database() {
+        // Differs because SQLite has one writer.
+        Database::Sqlite => {}
+        // Differs because an UPDATE, unlike an INSERT, fails where another transaction just took the uid.
+        Database::Postgres => {
+            let sql =
+                "SELECT pg_advisory_xact_lock('twiceproof_tenants'::regclass::oid::integer, hashtext($1 || '/' || $2))";
+            conn.execute(sql, &[organisation.into(), uid.into()]).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether another tenant of the organisation has this uid.

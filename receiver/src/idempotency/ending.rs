@@ -6,10 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use twiceproof_shared::causes::chain;
 use twiceproof_shared::ledger::{self, Outcome};
 use twiceproof_shared::store::{StoreError, Tx};
 
 use super::once::Once;
+use super::sealed;
 
 /// How long a rollback may take before its connection is closed instead, which rolls back too.
 const ROLLBACK_WAIT: Duration = Duration::from_secs(1);
@@ -23,9 +25,9 @@ impl Once {
             tokio::time::sleep(pause).await;
             let Ok(mut reader) = self.settings.store.read().await else { continue };
             if let Ok(Some(ledger::Answer::Replay(replay))) = ledger::peek(&mut reader.conn(), &self.asked).await
-                && replay.outcome.is_some()
+                && let Some(outcome) = replay.outcome
             {
-                return replay.outcome;
+                return sealed::open(&self.settings.store, &self.asked.key, outcome).ok();
             }
         }
         tracing::warn!("it is not known whether a request was committed; its client is told to repeat it");
@@ -55,7 +57,7 @@ pub(super) async fn undo(tx: Option<Tx>) {
     let Some(tx) = tx else { return };
     match tokio::time::timeout(ROLLBACK_WAIT, tx.rollback()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "a rollback failed; the connection was closed"),
+        Ok(Err(error)) => tracing::warn!(error = %chain(&error), "a rollback failed; the connection was closed"),
         Err(_) => tracing::warn!("a rollback was not acknowledged in time; the connection was closed"),
     }
 }

@@ -66,6 +66,7 @@ mod once;
 mod outcome;
 mod problem;
 mod rule;
+mod sealed;
 
 pub use header::InvalidHeader;
 pub use layer::{IdempotencyLayer, Idempotent};

@@ -20,7 +20,7 @@ use tower::Service;
 use tracing::Instrument;
 use twiceproof_shared::causes::chain;
 use twiceproof_shared::key::Key;
-use twiceproof_shared::ledger::{self, Claim, LedgerKey, RawRequest, Replay};
+use twiceproof_shared::ledger::{self, Claim, LedgerKey, Outcome, RawRequest, Replay};
 use twiceproof_shared::store::{EffectMark, Loan, StoreError, Tx, begin_effect, keep_effect, undo_effect};
 
 use super::ending::undo;
@@ -29,6 +29,7 @@ use super::layer::Settings;
 use super::outcome::{Keep, Unstorable, Whole};
 use super::problem::Problem;
 use super::rule::{Expired, Policy, Rule};
+use super::sealed;
 use crate::answer;
 use crate::body;
 use crate::ingest::headers_for_review;
@@ -146,9 +147,7 @@ impl Once {
     async fn while_it_runs(&self) -> Result<Response, Problem> {
         let mut reader = self.settings.store.read().await?;
         match ledger::peek(&mut reader.conn(), &self.asked).await? {
-            Some(ledger::Answer::Replay(Replay { outcome: Some(outcome), .. })) => {
-                Ok(answer::replayed(answer::stored(outcome)))
-            }
+            Some(ledger::Answer::Replay(Replay { outcome: Some(outcome), .. })) => self.replay(outcome),
             Some(ledger::Answer::Conflict) if !self.rule.keeps_conflicts && self.rule.expired == Expired::Refuse => {
                 Err(Problem::KeyReused)
             }
@@ -179,9 +178,7 @@ impl Once {
             _ => undo(Some(tx)).await,
         }
         match said {
-            ledger::Answer::Replay(Replay { outcome: Some(outcome), .. }) => {
-                Ok(Said::Known(answer::replayed(answer::stored(outcome))))
-            }
+            ledger::Answer::Replay(Replay { outcome: Some(outcome), .. }) => self.replay(outcome).map(Said::Known),
             ledger::Answer::Replay(Replay { .. }) if self.rule.expired == Expired::Refuse => {
                 tracing::warn!("a request came after the answer of its idempotency key was forgotten; it was refused");
                 Err(Problem::KeyExpired)
@@ -225,6 +222,12 @@ impl Once {
         }
     }
 
+    /// A stored answer, given again.
+    fn replay(&self, outcome: Outcome) -> Result<Response, Problem> {
+        let outcome = sealed::open(&self.settings.store, &self.asked.key, outcome)?;
+        Ok(answer::replayed(answer::stored(outcome)))
+    }
+
     /// Effect, key and outcome: together, or not at all.
     async fn commit(
         &self,
@@ -240,7 +243,8 @@ impl Once {
             (None, _) => {}
         }
         // Last, so that a transaction that failed on the way cannot pass for done.
-        ledger::finish(conn, claim, whole.outcome(), self.settings.store.now()).await?;
+        let stored = sealed::seal(&self.settings.store, &self.asked.key, whole.outcome());
+        ledger::finish(conn, claim, &stored, self.settings.store.now()).await?;
         tx.commit_last_write().await
     }
 }

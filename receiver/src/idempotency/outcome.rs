@@ -9,6 +9,7 @@ use http::{HeaderMap, StatusCode, response};
 use twiceproof_shared::ledger::Outcome;
 
 use super::rule::Policy;
+use super::sealed::MARK;
 use crate::answer::REPLAYED;
 use crate::body;
 use crate::reply::LEFT_OUT;
@@ -68,7 +69,8 @@ impl Whole {
 }
 
 fn headers(headers: &HeaderMap) -> Result<Vec<(String, String)>, Unstorable> {
-    let kept = headers.iter().filter(|(name, _)| !LEFT_OUT.contains(name) && name.as_str() != REPLAYED);
+    let kept =
+        headers.iter().filter(|(name, _)| !LEFT_OUT.contains(name) && ![REPLAYED, MARK].contains(&name.as_str()));
     kept.map(|(name, value)| match std::str::from_utf8(value.as_bytes()) {
         Ok(value) => Ok((name.to_string(), value.to_owned())),
         Err(_) => Err(Unstorable::Header),

@@ -15,6 +15,7 @@ use crate::api::body::patched;
 use crate::api::error::ApiError;
 use crate::api::time::DateTime;
 use crate::endpoint::{Endpoint, NewEndpoint};
+use crate::endpoint_policy::EndpointPolicy;
 use crate::event::NewEvent;
 use crate::headers::CustomHeaders;
 use crate::manage::change::EndpointChange;
@@ -49,6 +50,8 @@ pub(in crate::api) struct EndpointIn {
     /// Headers that it wants to see on every request.
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     headers: Option<std::collections::BTreeMap<String, String>>,
+    /// What differs from the server's policy: schedule, horizon, what answers mean, breaker.
+    policy: Option<EndpointPolicy>,
 }
 
 /// What an endpoint becomes.
@@ -68,6 +71,8 @@ pub(in crate::api) struct EndpointUpdate {
     throttle_rate: Option<u32>,
     #[serde(default)]
     metadata: Metadata,
+    /// All that differs from the server's policy; if it is left out, what differs stays.
+    policy: Option<EndpointPolicy>,
 }
 
 /// What changes of an endpoint; what is left out stays.
@@ -86,6 +91,8 @@ pub(in crate::api) struct EndpointPatch {
     #[serde(default, alias = "rateLimit", deserialize_with = "patched::nullable")]
     throttle_rate: Option<Option<u32>>,
     metadata: Option<Metadata>,
+    /// All that differs from the server's policy; what it leaves out is the server's again.
+    policy: Option<EndpointPolicy>,
 }
 
 /// An endpoint.
@@ -101,12 +108,14 @@ pub(in crate::api) struct EndpointOut {
     pub(in crate::api) filter_types: Option<Vec<String>>,
     pub(in crate::api) channels: Option<Vec<String>>,
     pub(in crate::api) disabled: bool,
-    /// Why it is disabled: `manual`, or `gone` after a 410.
+    /// Why it is disabled: `manual`, `gone` after a 410, or `failing`.
     pub(in crate::api) disabled_reason: Option<String>,
     pub(in crate::api) throttle_rate: Option<u32>,
     /// `throttleRate`, as older SDKs call it.
     pub(in crate::api) rate_limit: Option<u32>,
     pub(in crate::api) metadata: Metadata,
+    /// What differs from the server's policy.
+    pub(in crate::api) policy: EndpointPolicy,
     /// Always 1: endpoints have no versions. Older SDKs want to read it.
     pub(in crate::api) version: u8,
     #[schema(value_type = String, format = DateTime)]
@@ -147,6 +156,7 @@ impl EndpointIn {
         new.metadata = self.metadata;
         new.headers = CustomHeaders::new(self.headers.unwrap_or_default())
             .map_err(|invalid| ApiError::body("headers", invalid.to_string()))?;
+        new.policy = self.policy.unwrap_or_default();
         new.secret = self.secret.as_deref().map(secret).transpose()?;
         Ok(new)
     }
@@ -164,6 +174,7 @@ impl EndpointUpdate {
             metadata: Some(self.metadata),
             rate_limit: Some(self.throttle_rate),
             enabled: Some(!self.disabled),
+            policy: self.policy,
             ..EndpointChange::default()
         })
     }
@@ -180,6 +191,7 @@ impl EndpointUpdate {
         new.enabled = !self.disabled;
         new.rate_limit = self.throttle_rate;
         new.metadata = self.metadata;
+        new.policy = self.policy.unwrap_or_default();
         Ok(Some(new))
     }
 }
@@ -196,6 +208,7 @@ impl EndpointPatch {
             metadata: self.metadata,
             rate_limit: self.throttle_rate,
             enabled: self.disabled.map(|disabled| !disabled),
+            policy: self.policy,
             ..EndpointChange::default()
         })
     }
@@ -230,6 +243,7 @@ impl From<Endpoint> for EndpointOut {
             disabled_reason: endpoint.state_reason,
             throttle_rate: endpoint.rate_limit,
             metadata: endpoint.metadata,
+            policy: endpoint.policy,
             version: 1,
             created_at: DateTime(endpoint.created_at),
             updated_at: DateTime(endpoint.updated_at),
