@@ -14,6 +14,7 @@ pub fn register(suite: &mut Suite) {
     suite.both("api::send_c6_what_belongs_to_others_is_not_found", others);
     suite.both("api::a_portal_reads_and_resends_in_its_own_application_and_nothing_else", portal);
     suite.both("api::a_portal_token_ends_after_seven_days", portal_ends);
+    suite.both("api::a_portal_brings_its_application_along_once", portal_brings_application);
     suite.both("api::a_request_without_a_valid_token_is_refused_before_anything_is_read", no_token);
 }
 
@@ -133,6 +134,20 @@ async fn portal_ends(bed: Bed) {
     clock.advance(Duration::from_secs(60));
     assert_eq!(portal.get("/app/a/msg").await.code(401), "authentication_failed");
     assert_eq!(portal.post("/auth/logout", "").await.code(401), "authentication_failed");
+}
+
+async fn portal_brings_application(bed: Bed) {
+    let store = bed.db.store(None).await.unwrap();
+    let rest = Rest::new(&store);
+    let operator = rest.organisation(1);
+    assert_eq!(operator.post("/auth/app-portal-access/new", "{}").await.code(404), "not_found");
+    let body = r#"{"application":{"name":"New one"}}"#;
+    for (client, app) in [(operator.clone(), "new"), (operator.clone(), "new"), (operator.keyed("k"), "newer")] {
+        let access = client.post(&format!("/auth/app-portal-access/{app}"), body).await.json(200);
+        let portal = rest.client(&text(&access["token"]));
+        assert_eq!(portal.get(&format!("/app/{app}")).await.json(200)["name"], "New one");
+    }
+    assert_eq!(operator.list("/app", "uid").await.0.len(), 2);
 }
 
 async fn no_token(bed: Bed) {

@@ -289,6 +289,10 @@ async fn receiving(store: &Store) {
     let claims = ledger::accept_all(conn, &[&fresh, &known], now).await.unwrap();
     let [Some(claim), None]: [_; 2] = claims.try_into().unwrap() else { panic!("one is new and one is known") };
     ledger::finish_all(conn, &[(&fresh, claim, &outcome)], now).await.unwrap();
+    let mut forgotten = request("d");
+    let part = |text: &str| Key::new(text).unwrap();
+    forgotten.key = LedgerKey { tenant: part("t0"), scope: part("shop/1"), key: part(&format!("k{:027}", 100)) };
+    assert!(ledger::renew(conn, &forgotten, now).await.unwrap().is_some());
     tx.commit().await.unwrap();
 }
 
