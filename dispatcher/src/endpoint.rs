@@ -107,7 +107,7 @@ pub struct Endpoint {
     pub last_success_at: Option<Timestamp>,
     /// When it last failed.
     pub last_failure_at: Option<Timestamp>,
-    /// How often it failed since it last answered 2xx.
+    /// How often it failed since it last answered 2xx; answers that ask for patience are not counted.
     pub failures_in_row: u64,
     /// Since when it failed and nothing else.
     pub failing_since: Option<Timestamp>,

@@ -150,7 +150,7 @@ impl EndpointPolicy {
 
     /// The worker's policy with what differs here.
     pub fn over<'p>(&self, worker: &'p Policy) -> Cow<'p, Policy> {
-        if *self == Self::default() {
+        if self.schedule.is_none() && self.horizon.is_none() && self.statuses.is_empty() {
             return Cow::Borrowed(worker);
         }
         let mut policy = worker.clone();

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use twiceproof_dispatcher::{AddressPolicy, DispatcherOptions, Manager, NewEndpoint, NewEvent, Policy, SenderOptions};
+use twiceproof_dispatcher::{
+    AddressPolicy, DispatcherOptions, EndpointPolicy, Manager, NewEndpoint, NewEvent, Policy, SenderOptions,
+};
 use twiceproof_shared::key::Key;
 use twiceproof_shared::secret::Secret;
 use twiceproof_shared::store::{DatabaseUrl, Store, StoreOptions};
@@ -143,8 +145,23 @@ impl Bed {
     /// # Errors
     /// When it is not accepted.
     pub async fn add_endpoint(&self, url: String, event_type: &str, policy: &Policy) -> Result<String, BenchError> {
+        self.add_endpoint_with(url, event_type, policy, EndpointPolicy::default()).await
+    }
+
+    /// The same with a policy of its own.
+    ///
+    /// # Errors
+    /// When it is not accepted.
+    pub async fn add_endpoint_with(
+        &self,
+        url: String,
+        event_type: &str,
+        policy: &Policy,
+        own: EndpointPolicy,
+    ) -> Result<String, BenchError> {
         let manager = Manager::new(&self.store, AddressPolicy::AllowPrivate, policy);
         let mut endpoint = NewEndpoint::new(self.tenant.clone(), url);
+        endpoint.policy = own;
         endpoint.event_types = vec![event_type.to_owned()];
         endpoint.secret = Some(self.secret.clone().into());
         Ok(manager.create_now(endpoint).await?.endpoint.id)

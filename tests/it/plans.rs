@@ -213,7 +213,8 @@ async fn delivering(store: &Store) {
     assert!(dispatcher.step().await.unwrap().claimed > 0);
     dispatcher.stop().await;
     let claimed = claimed(store, None).await;
-    assert_eq!(claimed.len(), 64);
+    // A tenant with few lanes may have fewer deliveries than it was given slots.
+    assert!((32..=64).contains(&claimed.len()), "{}", claimed.len());
     load::load(&mut store.read().await.unwrap().conn(), &claimed, store).await.unwrap();
     let now = store.now();
     let span = Span { started_at: now, ended_at: now };

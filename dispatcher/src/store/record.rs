@@ -18,7 +18,7 @@ use super::health::{self, Change, Sign};
 use super::{DeliveryKey, attempts, from_json, json, resend, waiting};
 use crate::breaker::{self, Verdict};
 use crate::decide::Decision;
-use crate::exchange::{Exchange, NotSent};
+use crate::exchange::{Exchange, NotSent, Unknown};
 
 /// An attempt that has ended, with what was decided.
 #[derive(Debug)]
@@ -199,6 +199,8 @@ const MOST_PARKED: i64 = 10_000;
 fn sign(one: &Finished) -> Option<Sign<'_>> {
     let verdict = match (&one.exchange, one.decision) {
         (Exchange::NotSent(NotSent::NotSigned(_) | NotSent::EventMissing | NotSent::Shutdown), _) => return None,
+        // A worker that is restarted must not open the breakers of those it was sending to.
+        (Exchange::Unknown(Unknown::Shutdown | Unknown::Panicked), _) => return None,
         (_, Decision::Delivered) => Verdict::Well,
         (_, Decision::DisableEndpoint) => Verdict::Gone,
         (_, Decision::Retry { .. } | Decision::Dead { .. }) => {
