@@ -1,6 +1,7 @@
 //! The program as its users run it: every command, the demo with and without its protections, the examples, and the
 //! commands that the README shows.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -74,6 +75,16 @@ async fn demo(bed: Bed, sabotage: Option<&'static str>) {
     assert_eq!(success, sabotage.is_none(), "the exit code tells it");
 }
 
+/// What `/metrics` answers.
+fn metrics(address: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
+}
+
 /// Adds an endpoint, publishes twice under one uid, serves until it is delivered, stops on a signal.
 async fn tour(bed: Bed) {
     let store = bed.db.store(None).await.unwrap();
@@ -111,6 +122,8 @@ async fn tour(bed: Bed) {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    let mut line = String::new();
+    BufReader::new(serving.stdout.take().unwrap()).read_line(&mut line).unwrap();
     for _ in 0..3_000 {
         if !crate::kit::effects(&store).await.is_empty() {
             break;
@@ -119,6 +132,20 @@ async fn tour(bed: Bed) {
     }
     assert_eq!(crate::kit::effects(&store).await.len(), 1, "delivered once, with the right signature");
     looked_back(&run_here, id.trim()).await;
+    let address = line.trim().strip_prefix("listening on http://").unwrap().to_owned();
+    let metrics = tokio::task::spawn_blocking(move || metrics(&address)).await.unwrap();
+    for line in [
+        "twiceproof_attempts_total{outcome=\"delivered\"} 1",
+        "twiceproof_deliveries_recorded_total{result=\"delivered\"} 1",
+        "twiceproof_open_deliveries{state=\"pending\"} 0",
+        "twiceproof_overdue_deliveries{state=\"leased\"} 0",
+        "twiceproof_first_attempt_lag_seconds_count 1",
+    ] {
+        assert!(metrics.lines().any(|said| said == line), "{line} is not in {metrics}");
+    }
+    for secret in ["msg_", "ep_", "127.0.0.1", "/shop", "whsec_"] {
+        assert!(!metrics.contains(secret), "{secret} is in {metrics}");
+    }
     let killed = Command::new("kill").args(["-TERM", &serving.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let status = crate::fixture::ended(&mut serving).await;
