@@ -103,6 +103,12 @@ pub enum InvalidPolicy {
 }
 
 impl EndpointPolicy {
+    /// The worker's policy, but for the breaker, which never opens: for endpoints that are made to fail.
+    #[must_use]
+    pub fn without_breaker() -> Self {
+        Self { breaker: Some(Breaker { failures: 0, first: 1, cap: 1 }), ..Self::default() }
+    }
+
     /// Checks it; `worker` says what holds where it says nothing.
     ///
     /// # Errors

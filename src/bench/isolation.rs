@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use twiceproof_dispatcher::endpoint_policy::Breaker;
 use twiceproof_dispatcher::{
     AddressPolicy, Dispatcher, DispatcherOptions, EndpointPolicy, NewEvent, Policy, SenderOptions,
 };
@@ -65,9 +64,7 @@ pub async fn black_hole(bed: &Bed) -> Result<Measured, BenchError> {
         _ => format!("{}{SILENT_PATH}", bed.sink.url()),
     };
     // Its breaker would make it harmless; what it costs without one is asked about.
-    let never = Breaker { failures: 0, first: 1, cap: 1 };
-    let own = EndpointPolicy { breaker: Some(never), ..EndpointPolicy::default() };
-    let hole = bed.add_endpoint_with(url, BAD, &Policy::default(), own).await?;
+    let hole = bed.add_endpoint_with(url, BAD, &Policy::default(), EndpointPolicy::without_breaker()).await?;
     let (tenant, rows) = (bed.tenant.as_str(), bed.options.backlog);
     let older = tables::Backlog { tenant, endpoint: &hole, event_type: BAD, rows };
     older.insert(&bed.store, &bed.event(0).payload).await?;

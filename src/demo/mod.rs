@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use twiceproof_dispatcher::{
-    AddressPolicy, Dispatcher, DispatcherOptions, Manager, NewEndpoint, Policy, PublishError, Publisher, Schedule,
-    SenderOptions, StartError,
+    AddressPolicy, Dispatcher, DispatcherOptions, EndpointPolicy, Manager, NewEndpoint, Policy, PublishError,
+    Publisher, Schedule, SenderOptions, StartError,
 };
 use twiceproof_receiver::BoxError;
 use twiceproof_shared::key::Key;
@@ -150,6 +150,8 @@ pub async fn run(options: DemoOptions, progress: impl Fn(Progress)) -> Result<Re
     let mut endpoint = NewEndpoint::new(tenant.clone(), format!("http://{}{}", front.address(), invoices::PATH));
     endpoint.event_types = vec![shop::EVENT_TYPE.to_owned()];
     endpoint.secret = Some(secret.into());
+    // It fails on purpose, and the demo is not to wait for it.
+    endpoint.policy = EndpointPolicy::without_breaker();
     manager.create_now(endpoint).await.map_err(|error| DemoError::Setup(error.into()))?;
     let dispatcher = Dispatcher::start(&store, dispatching).await?;
     let delivering = tokio::spawn({

@@ -48,6 +48,7 @@ mod program;
 mod publish;
 mod receive;
 mod replay;
+mod replays;
 mod retention;
 mod rules;
 mod scenarios;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
     crash::register(&mut suite);
     faults::register(&mut suite);
     replay::register(&mut suite);
+    replays::register(&mut suite);
     copies::register(&mut suite);
     program::register(&mut suite);
     key_pairs::register(&mut suite);

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use twiceproof_dispatcher::{AddressPolicy, Manager, NewEndpoint, Policy};
+use twiceproof_dispatcher::{AddressPolicy, EndpointPolicy, Manager, NewEndpoint, Policy};
 use twiceproof_shared::key::Key;
 use twiceproof_shared::kill::Part;
 use twiceproof_shared::random::Random;
@@ -167,6 +167,8 @@ impl Play {
         endpoint.event_types = vec![EVENT_TYPE.to_owned()];
         endpoint.secret = Some(secret.clone().into());
         endpoint.timeout = Some(TIMEOUT);
+        // What is struck is struck again and again, and nothing is to wait for it.
+        endpoint.policy = EndpointPolicy::without_breaker();
         let manager = Manager::new(store, AddressPolicy::AllowPrivate, &Policy::default());
         manager.create_now(endpoint).await.map_err(|error| setup(error.into()))?;
         let stage = Stage {
