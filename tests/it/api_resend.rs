@@ -113,9 +113,10 @@ async fn r9_fails(bed: Bed) {
     let after = stage.delivery().await;
     assert_eq!((after.0.as_str(), after.3), ("backoff", 3), "the schedule goes on behind it");
     assert_eq!(stage.triggers(&message).await, [0, 0, 1, 0]);
-    let seen = stage.seen.lock().unwrap();
-    assert!(seen.len() == 4 && seen.iter().all(|one| header(one, signature::ID) == message), "one id for all");
-    drop(seen);
+    {
+        let seen = stage.seen.lock().unwrap();
+        assert!(seen.len() == 4 && seen.iter().all(|one| header(one, signature::ID) == message), "one id for all");
+    }
     stage.adds_up(1).await;
 }
 

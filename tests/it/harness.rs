@@ -147,6 +147,18 @@ impl Suite {
         }));
     }
 
+    /// The same where something is given; it is reported as ignored where it is not.
+    pub fn plain_given<G: Clone + Send + 'static>(
+        &mut self,
+        given: &Option<G>,
+        name: &str,
+        test: impl FnOnce(G) + Send + 'static,
+    ) {
+        let (given, missing) = (given.clone(), given.is_none());
+        self.plain(name, move || test(given.expect("tests that miss what they need are ignored")));
+        self.ignore_last(missing);
+    }
+
     pub fn into_trials(mut self) -> Vec<Trial> {
         let names = self.names.clone();
         self.plain("both_databases_have_the_same_tests", move || {

@@ -8,6 +8,7 @@
 
 mod api_attempts;
 mod api_bed;
+mod api_description;
 mod api_endpoint_deliveries;
 mod api_endpoint_rules;
 mod api_endpoints;
@@ -106,6 +107,7 @@ fn main() -> ExitCode {
     bench::register(&mut suite);
     wake::register(&mut suite);
     api_endpoints::register(&mut suite);
+    api_description::register(&mut suite);
     api_endpoint_rules::register(&mut suite);
     api_endpoint_deliveries::register(&mut suite);
     rules::register(&mut suite);

@@ -76,9 +76,12 @@ const RETRY: Expected = ("backoff", 5, 0);
 const DELIVERED: Expected = ("delivered", 0, 0);
 const PARKED: Expected = ("parked", 0, 0);
 
+/// A status, headers, and what becomes of the delivery.
+type Row<'a> = (u16, Vec<(&'static str, &'a str)>, Expected);
+
 async fn sixty_answers(bed: Bed) {
     let (clock, store) = timed(&bed).await;
-    let mut table: Vec<(u16, Vec<(&'static str, &str)>, Expected)> = Vec::new();
+    let mut table: Vec<Row<'_>> = Vec::new();
     table.extend([200, 201, 202, 203, 204, 205, 206, 226, 299].map(|status| (status, vec![], DELIVERED)));
     table.extend([300, 301, 302, 303, 304, 305, 307, 308, 399].map(|status| (status, vec![], RETRY)));
     table.extend([400, 401, 402, 403, 404, 405, 406, 407, 408, 409].map(|status| (status, vec![], RETRY)));
@@ -114,7 +117,7 @@ async fn sixty_answers(bed: Bed) {
 
     let mut by_tenant = BTreeMap::new();
     for (number, (status, headers, expected)) in table.into_iter().enumerate() {
-        let own = Key::new(&format!("t{number:03}")).unwrap();
+        let own = Key::new(format!("t{number:03}")).unwrap();
         let said = with(status, &headers);
         let (front, _) = sink(move |_, _| said.clone()).await;
         let id = endpoint(&store, url(&front), |new| new.tenant = own.clone()).await;
@@ -153,7 +156,7 @@ async fn gives_up(bed: Bed) {
         (500, r#"{"schedule": []}"#, "dead"),
         (500, r#"{"schedule": [1]}"#, "backoff"),
     ] {
-        let own = Key::new(&format!("t{status}{}", clock.now().as_millis())).unwrap();
+        let own = Key::new(format!("t{status}{}", clock.now().as_millis())).unwrap();
         let (front, _) = sink(move |_, _| answer(status)).await;
         let id = endpoint(&store, url(&front), |new| {
             new.tenant = own.clone();

@@ -78,7 +78,7 @@ impl Past {
         tx.commit().await.unwrap();
     }
 
-    fn new(&self, what: What, rate_limit: Option<u32>) -> NewReplay {
+    fn of_the_last_hour(&self, what: What, rate_limit: Option<u32>) -> NewReplay {
         let now = self.clock.now();
         let (since, until) = (now.minus(Duration::from_secs(3600)), now.plus(Duration::from_secs(1)));
         NewReplay { tenant: tenant(), endpoint: self.endpoint.clone(), what, since, until, rate_limit }
@@ -142,7 +142,7 @@ async fn failed(bed: Bed) {
     past.all().await;
     assert_eq!(past.seen().len(), 5);
 
-    let new = past.new(What::Failed, None);
+    let new = past.of_the_last_hour(What::Failed, None);
     assert_eq!(past.preview(&new).await, 30);
     let id = past.ask(new).await;
     assert_eq!(past.find(&id).await.state, State::Running);
@@ -154,7 +154,7 @@ async fn failed(bed: Bed) {
     let replay = past.find(&id).await;
     assert_eq!((replay.state, replay.sent), (State::Done, 30));
 
-    let id = past.ask(past.new(What::Everything, None)).await;
+    let id = past.ask(past.of_the_last_hour(What::Everything, None)).await;
     past.all().await;
     assert_eq!(BTreeSet::from_iter(past.seen()), &dead | &delivered);
     assert_eq!(past.find(&id).await.sent, 35);
@@ -177,7 +177,7 @@ async fn missing(bed: Bed) {
     let both = vec!["order.shipped".to_owned(), "order.paid".to_owned()];
     change(EndpointChange { event_types: Some(both), ..EndpointChange::default() }).await;
 
-    let new = past.new(What::Missing, None);
+    let new = past.of_the_last_hour(What::Missing, None);
     assert_eq!(past.preview(&new).await, 7);
     let id = past.ask(new.clone()).await;
     past.all().await;
@@ -190,7 +190,7 @@ async fn cut_off(bed: Bed) {
     let past = Past::open(&bed, 200).await;
     past.publish("order.paid", EVENTS).await;
     past.all_failed().await;
-    let id = past.ask(past.new(What::Failed, None)).await;
+    let id = past.ask(past.of_the_last_hour(What::Failed, None)).await;
     // A piece, and then the process is gone; a transaction that was begun goes with it.
     assert!(past.replayer().step().await.unwrap());
     let before = past.find(&id).await.sent;
@@ -209,7 +209,7 @@ async fn rate(bed: Bed) {
     let past = Past::open(&bed, 200).await;
     past.publish("order.paid", 35).await;
     past.all_failed().await;
-    let id = past.ask(past.new(What::Failed, Some(10))).await;
+    let id = past.ask(past.of_the_last_hour(What::Failed, Some(10))).await;
     let replayer = past.replayer();
     for sent in [10, 20, 30] {
         assert!(replayer.step().await.unwrap());
@@ -226,7 +226,7 @@ async fn cancelled(bed: Bed) {
     let past = Past::open(&bed, 200).await;
     past.publish("order.paid", 35).await;
     past.all_failed().await;
-    let id = past.ask(past.new(What::Failed, Some(10))).await;
+    let id = past.ask(past.of_the_last_hour(What::Failed, Some(10))).await;
     assert!(past.replayer().step().await.unwrap());
     let mut tx = past.store.begin().await.unwrap();
     assert!(replay::cancel(&mut tx.conn(), &tenant(), &id, past.clock.now()).await.unwrap());
@@ -243,14 +243,14 @@ async fn room(bed: Bed) {
     let past = Past::open(&bed, 200).await;
     past.publish("order.paid", 2_500).await;
     past.all_failed().await;
-    let id = past.ask(past.new(What::Failed, None)).await;
+    let id = past.ask(past.of_the_last_hour(What::Failed, None)).await;
     let replayer = past.replayer();
     for _ in 0..20 {
         replayer.step().await.unwrap();
         past.clock.advance(Duration::from_millis(250));
     }
     let waiting = past.counts().await.pending;
-    assert!(waiting >= 1_000 && waiting <= 1_500, "{waiting} wait at once");
+    assert!((1_000..=1_500).contains(&waiting), "{waiting} wait at once");
     assert_eq!(past.find(&id).await.state, State::Running);
     past.all().await;
     assert_eq!(past.find(&id).await.state, State::Done);
@@ -260,7 +260,7 @@ async fn fails_again(bed: Bed) {
     let past = Past::open(&bed, 500).await;
     past.publish("order.paid", 3).await;
     past.all_failed().await;
-    past.ask(past.new(What::Failed, None)).await;
+    past.ask(past.of_the_last_hour(What::Failed, None)).await;
     past.all().await;
     assert_eq!(past.seen().len(), 3, "one attempt by hand each");
     assert_eq!(past.counts().await, Counts { dead: 3, ..Counts::default() });

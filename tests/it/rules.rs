@@ -141,8 +141,13 @@ fn named_paths() {
 
 /// The words of a schema that must not differ: names of tables, columns and indexes.
 fn same_schema() {
+    // Functions are what PostgreSQL alone has; other tests hold them.
+    let without_functions = |text: String| {
+        let parts = text.split("$body$;").map(|part| part.split(" FUNCTION ").next().unwrap_or_default().to_owned());
+        parts.collect::<String>()
+    };
     let words = |path: &str| -> Vec<String> {
-        read(path)
+        without_functions(read(path))
             .lines()
             .filter(|line| !line.trim_start().starts_with("--"))
             .filter_map(|line| {
@@ -158,11 +163,6 @@ fn same_schema() {
             .collect()
     };
     for step in twiceproof_migrations_of("sqlite") {
-        // Functions are what PostgreSQL alone has; other tests hold them.
-        if step.ends_with("_functions.sql") {
-            assert!(words(&format!("migrations/sqlite/{step}")).is_empty(), "{step}");
-            continue;
-        }
         assert_eq!(
             words(&format!("migrations/sqlite/{step}")),
             words(&format!("migrations/postgres/{step}")),

@@ -104,6 +104,9 @@ const ENVELOPE: usize = 64 * 1024;
 pub fn router(api: Api) -> Router {
     let limit = DefaultBodyLimit::max(api.publisher().payload_limit() + ENVELOPE);
     let (router, _) = described().split_for_parts();
+    let described = axum::Json(openapi());
+    let router =
+        router.route("/api/v1/openapi.json", axum::routing::get(move || std::future::ready(described.clone())));
     router.fallback(nowhere).method_not_allowed_fallback(not_like_this).layer(limit).with_state(api)
 }
 

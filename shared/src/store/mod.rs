@@ -69,6 +69,7 @@ pub use tx::Tx;
 pub use url::DatabaseUrl;
 pub use wake::{Sleeper, Wake, Waker};
 
+#[cfg(feature = "postgres")]
 use crate::causes::chain;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::random::Random;

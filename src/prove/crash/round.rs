@@ -147,7 +147,7 @@ impl Play {
         book: Arc<Book>,
     ) -> Result<Self, CrashError> {
         // A port that is ours for the whole round: the receiver comes back on it.
-        let listen = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let listen = free_address(&Random::from_system())?;
         let requests = Proxy::open(listen.clone()).await?;
         let statements = match database.server() {
             Some((host, port)) => {
@@ -260,4 +260,19 @@ impl Play {
         }
         Ok(())
     }
+}
+
+/// An address that the receiver can be started at again and again. Its port is below those that systems give out by
+/// themselves, so that nobody gets it while the receiver is down.
+fn free_address(random: &Random) -> std::io::Result<String> {
+    const TRIES: u32 = 100;
+    let mut refused = std::io::Error::other("no port was tried");
+    for _ in 0..TRIES {
+        let address = format!("127.0.0.1:{}", 20_000 + random.below(10_000));
+        match std::net::TcpListener::bind(&address) {
+            Ok(_) => return Ok(address),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
 }
