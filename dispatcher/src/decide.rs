@@ -20,6 +20,10 @@ pub struct DeliveryState {
     pub attempts: u32,
     /// The end of the retry horizon.
     pub deadline_at: Timestamp,
+    /// From then on it is not sent any more.
+    pub expires_at: Option<Timestamp>,
+    /// What may have been sent is not sent again.
+    pub at_most_once: bool,
 }
 
 /// What happens next.
@@ -37,7 +41,8 @@ pub enum Decision {
         /// Why not.
         reason: DeadReason,
     },
-    /// The receiver is gone for good (410, or what its policy says): the endpoint is disabled, this and its other waiting deliveries are parked.
+    /// The receiver is gone for good (410, or what its policy says): the endpoint is disabled, this and its other waiting deliveries
+    /// are parked; this one ends instead where it is made at most once.
     DisableEndpoint,
 }
 
@@ -55,6 +60,12 @@ pub enum DeadReason {
     GivenUp,
     /// The event is no longer stored.
     EventMissing,
+    /// The event expired, or would have expired before the next attempt.
+    Expired,
+    /// It is made at most once, and was refused.
+    AtMostOnce,
+    /// It is made at most once, and may or may not have been taken.
+    UnknownOutcome,
 }
 
 impl DeadReason {
@@ -66,6 +77,9 @@ impl DeadReason {
             Self::ScheduleEnded => "schedule_ended",
             Self::GivenUp => "given_up",
             Self::EventMissing => "event_missing",
+            Self::Expired => "expired",
+            Self::AtMostOnce => "at_most_once",
+            Self::UnknownOutcome => "unknown_outcome",
         }
     }
 }
@@ -78,9 +92,12 @@ pub fn decide(delivery: &DeliveryState, exchange: &Exchange, policy: &Policy, no
         Exchange::Answered(answer) => match policy.statuses.of(answer.status) {
             Action::Disable => return Decision::DisableEndpoint,
             Action::GiveUp => return dead(DeadReason::GivenUp),
+            Action::Retry | Action::Throttle if delivery.at_most_once => return dead(DeadReason::AtMostOnce),
             Action::Retry | Action::Throttle => asked_wait(answer, now),
         },
         Exchange::NotSent(NotSent::EventMissing) => return dead(DeadReason::EventMissing),
+        Exchange::NotSent(NotSent::Expired) => return dead(DeadReason::Expired),
+        Exchange::Unknown(_) if delivery.at_most_once => return dead(DeadReason::UnknownOutcome),
         Exchange::NotSent(_) | Exchange::Unknown(_) => None,
     };
     let Some(scheduled) = policy.schedule.wait(delivery.attempts, unit) else {
@@ -88,7 +105,9 @@ pub fn decide(delivery: &DeliveryState, exchange: &Exchange, policy: &Policy, no
     };
     let asked = asked.unwrap_or(Duration::ZERO);
     let due_at = now.plus(scheduled.max(asked));
-    if due_at <= delivery.deadline_at {
+    if delivery.expires_at.is_some_and(|expires_at| expires_at <= due_at) {
+        dead(DeadReason::Expired)
+    } else if due_at <= delivery.deadline_at {
         Decision::Retry { due_at }
     } else if asked > scheduled {
         dead(DeadReason::AskedPastHorizon)
@@ -126,7 +145,8 @@ mod tests {
     const CREATED: Timestamp = Timestamp::from_secs(1_700_000_000);
 
     fn delivery(attempts: u32) -> DeliveryState {
-        DeliveryState { attempts, deadline_at: CREATED.plus(Policy::default().horizon) }
+        let deadline_at = CREATED.plus(Policy::default().horizon);
+        DeliveryState { attempts, deadline_at, expires_at: None, at_most_once: false }
     }
 
     fn answered(status: u16) -> Exchange {
@@ -240,6 +260,36 @@ mod tests {
         assert_eq!(decision, dead(DeadReason::ScheduleEnded));
         let decision = decide(&delivery(1), &answered(204), &policy, CREATED, 0.5);
         assert_eq!(decision, Decision::Delivered);
+    }
+
+    #[test]
+    fn a_retry_that_would_come_after_the_event_has_expired_ends_the_delivery() {
+        let expires = |seconds| Some(CREATED.plus(Duration::from_secs(seconds)));
+        let decide_with = |expires_at, exchange: &Exchange| {
+            let delivery = DeliveryState { expires_at, ..delivery(1) };
+            decide(&delivery, exchange, &Policy::default(), CREATED, 1.0)
+        };
+        assert_eq!(decide_with(expires(6), &answered(500)), retry_in(5));
+        assert_eq!(decide_with(expires(5), &answered(500)), dead(DeadReason::Expired));
+        assert_eq!(decide_with(expires(1), &answered(200)), Decision::Delivered);
+        assert_eq!(decide_with(expires(60), &Exchange::NotSent(NotSent::Expired)), dead(DeadReason::Expired));
+    }
+
+    #[test]
+    fn at_most_once_nothing_that_may_have_been_sent_is_tried_again() {
+        let decide_once = |exchange: &Exchange| {
+            let delivery = DeliveryState { at_most_once: true, ..delivery(1) };
+            decide(&delivery, exchange, &Policy::default(), CREATED, 1.0)
+        };
+        assert_eq!(decide_once(&answered(200)), Decision::Delivered);
+        for status in [301, 400, 404, 429, 500, 503] {
+            assert_eq!(decide_once(&answered_with(status, &["1"])), dead(DeadReason::AtMostOnce), "{status}");
+        }
+        for unknown in [Unknown::Deadline, Unknown::ConnectionLost("reset".to_owned()), Unknown::Shutdown] {
+            assert_eq!(decide_once(&Exchange::Unknown(unknown)), dead(DeadReason::UnknownOutcome));
+        }
+        // No byte of it left.
+        assert_eq!(decide_once(&Exchange::NotSent(NotSent::Connect("refused".to_owned()))), retry_in(5));
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub struct Dispatcher {
     worker: Worker,
     /// The endpoint that the last claim ended with.
     after: String,
+    /// The tenant whose fan-out the last claim went on with.
+    spread_after: String,
     marks: Marks,
 }
 
@@ -120,7 +122,8 @@ impl Dispatcher {
         let worker = Worker::start(store).await?;
         tracing::info!(worker = %worker.id(), "the worker has started");
         let hands = Hands { store: store.clone(), sender, policy: Arc::new(policy), news: Arc::default() };
-        Ok(Self { hands, grace, keep, polling, worker, after: String::new(), marks: Marks::default() })
+        let (after, spread_after) = (String::new(), String::new());
+        Ok(Self { hands, grace, keep, polling, worker, after, spread_after, marks: Marks::default() })
     }
 
     /// One round: claims what the slots can take, sends it all at once, and records it in one batch. Returns when all is
@@ -177,13 +180,15 @@ impl Dispatcher {
     fn request(&self, free: u32) -> ClaimRequest {
         let margin = self.hands.policy.lease_margin;
         let known = self.marks.known(Instant::now());
-        ClaimRequest { after: self.after.clone(), known, ..ClaimRequest::new(self.worker.id().clone(), free, margin) }
+        let (after, spread_after) = (self.after.clone(), self.spread_after.clone());
+        ClaimRequest { after, spread_after, known, ..ClaimRequest::new(self.worker.id().clone(), free, margin) }
     }
 
     /// The next claim begins behind the endpoint that this one ended with, and where this one found each lane to go on.
     /// `moved_at` says when what is due was looked for, if it was.
     fn claimed(&mut self, claimed: &Claimed, was_full: bool, moved_at: Option<Timestamp>) {
         self.after.clone_from(&claimed.after);
+        self.spread_after.clone_from(&claimed.spread_after);
         self.marks.learn(claimed, was_full, moved_at, Instant::now());
     }
 

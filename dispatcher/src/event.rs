@@ -4,6 +4,7 @@
 //! Invariants: pure; what passes can be stored on both databases and sent as it is.
 
 use bytes::Bytes;
+use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::key::Key;
 
 /// An event to be published.
@@ -21,8 +22,11 @@ pub struct NewEvent {
     pub payload: Bytes,
     /// Channels, as a set: their order and repetitions do not count.
     pub channels: Vec<Key>,
-    /// Events with the same key are to be delivered in order.
+    /// Events of a tenant with the same key are delivered to each endpoint in the order in which they were committed, each after the
+    /// one before was taken or given up.
     pub ordering_key: Option<Key>,
+    /// From then on it is not sent any more.
+    pub expires_at: Option<Timestamp>,
 }
 
 impl NewEvent {
@@ -36,6 +40,7 @@ impl NewEvent {
             payload: payload.into(),
             channels: Vec::new(),
             ordering_key: None,
+            expires_at: None,
         }
     }
 

@@ -71,6 +71,9 @@ pub enum NotSent {
     /// The event is no longer stored.
     #[error("event_missing: the event is no longer stored")]
     EventMissing,
+    /// The event expired before it could be sent.
+    #[error("expired: the event expired before it was sent")]
+    Expired,
     /// The worker was stopped first.
     #[error("shutdown: the worker was stopped before the request left")]
     Shutdown,

@@ -17,7 +17,7 @@ const MOST: i64 = 100_000;
 #[non_exhaustive]
 pub struct Open {
     /// How many are in each state that is not final, counted to 100,000.
-    pub by_state: [(&'static str, u64); 4],
+    pub by_state: [(&'static str, u64); 5],
     /// How many should have been moved on a minute ago: due retries, and leases that are over.
     pub overdue: [(&'static str, u64); 2],
 }
@@ -27,10 +27,16 @@ pub struct Open {
 /// # Errors
 /// As [`StoreError`] says.
 pub async fn open(conn: &mut Conn<'_>, now: Timestamp) -> Result<Open, StoreError> {
-    let [pending, backoff, leased, parked] = counts::open(conn, MOST).await?;
+    let [pending, backoff, leased, parked, blocked] = counts::open(conn, MOST).await?;
     let [due, ended] = counts::overdue(conn, now.minus(OVERDUE), MOST).await?;
     Ok(Open {
-        by_state: [("pending", pending), ("backoff", backoff), ("leased", leased), ("parked", parked)],
+        by_state: [
+            ("pending", pending),
+            ("backoff", backoff),
+            ("leased", leased),
+            ("parked", parked),
+            ("blocked", blocked),
+        ],
         overdue: [("backoff", due), ("leased", ended)],
     })
 }

@@ -24,7 +24,8 @@ use twiceproof_shared::{kill, metrics};
 use self::desk::Desk;
 use crate::event::{self, InvalidEvent, NewEvent};
 use crate::schedule::Policy;
-use crate::store::events::{self, EventRow, FreshEvent, Twin};
+use crate::store::events::{self, EventRow, Twin};
+use crate::store::fan_outs::{self, FreshEvent};
 use crate::store::resend;
 
 /// Publishes events into one store. Cheap to clone.
@@ -94,7 +95,8 @@ impl Publisher {
 
     /// Publishes an event in the caller's transaction. Send the [`Wake`] after its commit.
     ///
-    /// On PostgreSQL an uncommitted event with the same uid is waited for.
+    /// On PostgreSQL an uncommitted event with the same uid is waited for, and one with the same ordering key; transactions that
+    /// publish several of those in different orders can wait for each other, which PostgreSQL ends with a retryable error.
     ///
     /// # Errors
     /// [`PublishError::Invalid`] and [`PublishError::Conflict`] leave the transaction usable; [`PublishError::Store`]
@@ -139,6 +141,7 @@ impl Publisher {
         endpoint: &str,
     ) -> Result<Wake, PublishError> {
         let ready = Ready { id: id.clone(), ..self.ready(event)? };
+        events::hold_order(conn, &ready.order().into_iter().collect()).await?;
         let (tenant, now) = (ready.event.tenant.as_str(), self.store.now());
         if !events::insert(conn, &ready.row(), now).await? && !events::exists(conn, tenant, id.as_str()).await? {
             let uid = ready.event.uid.as_ref().map_or("", Key::as_str);
@@ -220,6 +223,7 @@ impl Publisher {
     ) -> Result<(Vec<Result<Published, Conflict>>, Wake), PublishError> {
         let mut answers = Vec::with_capacity(ready.len());
         let mut made = 0;
+        events::hold_order(conn, &ready.iter().filter_map(|one| one.borrow().order()).collect()).await?;
         for batch in batches(ready) {
             let now = self.store.now();
             let rows: Vec<EventRow<'_>> = batch.iter().map(|one| one.borrow().row()).collect();
@@ -259,6 +263,7 @@ impl Publisher {
     }
 
     async fn insert(&self, conn: &mut Conn<'_>, ready: &Ready) -> Result<(Published, Wake), PublishError> {
+        events::hold_order(conn, &ready.order().into_iter().collect()).await?;
         let now = self.store.now();
         if events::insert(conn, &ready.row(), now).await? {
             let made = self.fan_out(conn, &[ready.fresh()], now).await?;
@@ -292,7 +297,7 @@ impl Publisher {
         if fresh.is_empty() {
             return Ok(0);
         }
-        events::fan_out(conn, fresh, now, now.plus(self.horizon)).await
+        fan_outs::fan_out(conn, fresh, now, now.plus(self.horizon)).await
     }
 
     fn wake(&self, deliveries: u64) -> Wake {
@@ -321,7 +326,12 @@ impl Ready {
             digest: &self.digest,
             channels: &self.channels,
             ordering_key: self.event.ordering_key.as_ref().map(Key::as_str),
+            expires_at: self.event.expires_at,
         }
+    }
+
+    fn order(&self) -> Option<(&str, &str)> {
+        self.event.ordering_key.as_ref().map(|key| (self.event.tenant.as_str(), key.as_str()))
     }
 
     fn fresh(&self) -> FreshEvent<'_> {
@@ -330,6 +340,8 @@ impl Ready {
             id: self.id.as_str(),
             event_type: &self.event.event_type,
             channels: &self.channels,
+            ordering_key: self.event.ordering_key.as_ref().map(Key::as_str),
+            expires_at: self.event.expires_at.map(Timestamp::as_millis),
         }
     }
 

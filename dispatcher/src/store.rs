@@ -1,6 +1,6 @@
 //! All SQL of the dispatcher's tables.
 //!
-//! Place in the path: publish writes through [`events`]; deliver claims through [`claim`], loads through [`load`] and records
+//! Place in the path: publish writes through [`events`] and [`fan_outs`]; deliver claims through [`claim`], loads through [`load`] and records
 //! through [`record`]; manage goes through [`endpoints`].
 //! Invariants: static strings; every function takes a `Conn` and a time; rows for bulk statements travel as one JSON
 //! argument, with their bytes in another one that they point into; every change of a leased delivery checks the fencing token; on PostgreSQL the order of locks
@@ -13,12 +13,14 @@ pub mod counts;
 pub mod endpoints;
 pub mod event_types;
 pub mod events;
+pub mod fan_outs;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod health;
 pub mod history;
 mod lanes;
 pub mod load;
+pub mod ordering;
 pub mod purge;
 pub mod record;
 pub mod replays;
@@ -32,7 +34,7 @@ use serde::Serialize;
 use twiceproof_shared::store::bulk::{Pool, from_json, to_json as json};
 
 /// The key of a delivery, as JSON rows carry it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, sqlx::FromRow)]
 pub struct DeliveryKey {
     /// Whose event it is.
     pub tenant: String,

@@ -24,6 +24,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { version: 6, name: "functions", sql: include_str!("../sqlite/0006_functions.sql") },
     Migration { version: 7, name: "replays", sql: include_str!("../sqlite/0007_replays.sql") },
     Migration { version: 8, name: "policy", sql: include_str!("../sqlite/0008_policy.sql") },
+    Migration { version: 9, name: "order", sql: include_str!("../sqlite/0009_order.sql") },
 ];
 
 /// The steps for PostgreSQL, in order.
@@ -36,6 +37,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { version: 6, name: "functions", sql: include_str!("../postgres/0006_functions.sql") },
     Migration { version: 7, name: "replays", sql: include_str!("../postgres/0007_replays.sql") },
     Migration { version: 8, name: "policy", sql: include_str!("../postgres/0008_policy.sql") },
+    Migration { version: 9, name: "order", sql: include_str!("../postgres/0009_order.sql") },
 ];
 
 #[cfg(test)]

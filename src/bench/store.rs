@@ -119,8 +119,7 @@ pub async fn let_go(conn: &mut Conn<'_>) -> Result<(), StoreError> {
 
 /// Whether another endpoint than `bad` is owed something.
 pub async fn is_owed_but(store: &Store, bad: &str) -> Result<bool, StoreError> {
-    let sql =
-        "SELECT count(*) FROM twiceproof_deliveries WHERE state IN ('pending', 'leased', 'backoff') AND endpoint <> $1";
+    let sql = "SELECT count(*) FROM twiceproof_deliveries WHERE state IN ('pending', 'leased', 'backoff', 'blocked') AND endpoint <> $1";
     let (count,): (i64,) = store.read().await?.conn().fetch_one(sql, &[bad.into()]).await?;
     Ok(count > 0)
 }

@@ -3,9 +3,11 @@
 use std::io::{IsTerminal as _, Read as _, stdin};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde_json::json;
+use twiceproof::config::parse_duration;
 use twiceproof::dispatcher::publish::Conflict;
 use twiceproof::dispatcher::{NewEvent, PublishError, Published, Publisher};
 use twiceproof::key::Key;
@@ -43,6 +45,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "TYPE", default_value = "application/json")]
     content_type: String,
 
+    /// Events with the same key go to each endpoint in order, each after the one before was taken or given up
+    #[arg(long, value_name = "KEY")]
+    ordering_key: Option<String>,
+
+    /// Not sent any more after so long, such as 10m or 2h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    expires_in: Option<Duration>,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -54,10 +64,12 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     let mut event = NewEvent::json(config.tenant.clone(), args.event_type, payload);
     event.content_type = args.content_type;
     event.uid = args.uid.map(Key::new).transpose().context("cannot use this --uid")?;
+    event.ordering_key = args.ordering_key.map(Key::new).transpose().context("cannot use this --ordering-key")?;
 
     check_json(&event)?;
 
     let store = global::open_ready(&config).await?;
+    event.expires_at = args.expires_in.map(|span| store.now().plus(span));
     let event_type = event.event_type.clone();
     let publisher = Publisher::new(&store, &config.policy());
     let outcome = publisher.publish_now(event).await;

@@ -69,7 +69,7 @@ pub async fn note_exchange(store: &Store, event: String, status: u16, replayed: 
 pub async fn unfinished(store: &Store) -> Result<i64, StoreError> {
     one(
         &mut store.read().await?.conn(),
-        "SELECT count(*) FROM twiceproof_deliveries WHERE state IN ('pending', 'backoff', 'leased', 'parked')",
+        "SELECT count(*) FROM twiceproof_deliveries WHERE state NOT IN ('delivered', 'dead')",
     )
     .await
 }

@@ -16,7 +16,7 @@ use super::page::{ListResponse, Ordering, page};
 use super::query::Query;
 use super::time::DateTime;
 use super::work::Work;
-use crate::manage::event_types::{self, EventType, EventTypeDetails, Schemas};
+use crate::manage::event_types::{self, EventType, EventTypeDetails, Guarantee, Schemas};
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(get, update, patch, delete))
@@ -37,6 +37,9 @@ pub(super) struct EventTypeIn {
     #[schema(value_type = Option<std::collections::BTreeMap<String, Object>>)]
     schemas: Option<Schemas>,
     feature_flag: Option<String>,
+    /// Our own addition: `atLeastOnce`, or `atMostOnce` for what must not be sent twice.
+    #[schema(value_type = Option<String>)]
+    guarantee: Option<Guarantee>,
 }
 
 /// What an event type becomes.
@@ -52,6 +55,9 @@ pub(super) struct EventTypeUpdate {
     #[schema(value_type = Option<std::collections::BTreeMap<String, Object>>)]
     schemas: Option<Schemas>,
     feature_flag: Option<String>,
+    /// Our own addition: `atLeastOnce`, or `atMostOnce` for what must not be sent twice.
+    #[schema(value_type = Option<String>)]
+    guarantee: Option<Guarantee>,
 }
 
 /// What changes of an event type; what is left out stays.
@@ -66,6 +72,9 @@ pub(super) struct EventTypePatch {
     schemas: Option<Option<Schemas>>,
     #[serde(default, deserialize_with = "patched::nullable")]
     feature_flag: Option<Option<String>>,
+    /// Our own addition: `atLeastOnce`, or `atMostOnce` for what must not be sent twice.
+    #[schema(value_type = Option<String>)]
+    guarantee: Option<Guarantee>,
 }
 
 /// An event type.
@@ -79,6 +88,9 @@ pub(super) struct EventTypeOut {
     #[schema(value_type = Option<std::collections::BTreeMap<String, Object>>)]
     schemas: Option<Schemas>,
     feature_flag: Option<String>,
+    /// Our own addition: `atLeastOnce` or `atMostOnce`.
+    #[schema(value_type = String)]
+    guarantee: Guarantee,
     #[schema(value_type = String, format = DateTime)]
     created_at: DateTime,
     #[schema(value_type = String, format = DateTime)]
@@ -139,8 +151,9 @@ pub(super) async fn create(
     work: Work,
     Body(body): Body<EventTypeIn>,
 ) -> Result<(StatusCode, Json<EventTypeOut>), ApiError> {
-    let EventTypeIn { name, description, archived, deprecated, schemas, feature_flag } = body;
-    let details = EventTypeDetails { description, archived, deprecated, schemas, feature_flag };
+    let EventTypeIn { name, description, archived, deprecated, schemas, feature_flag, guarantee } = body;
+    let guarantee = guarantee.unwrap_or_default();
+    let details = EventTypeDetails { description, archived, deprecated, schemas, feature_flag, guarantee };
     let input = (caller, name, details, api.store().now());
     let created = work
         .run(input, |conn, input| {
@@ -179,14 +192,18 @@ pub(super) async fn update(
     Path(name): Path<String>,
     Body(body): Body<EventTypeUpdate>,
 ) -> Result<(StatusCode, Json<EventTypeOut>), ApiError> {
-    let input = (caller, name, body.details(), api.store().now());
+    let guarantee = body.guarantee;
+    let input = (caller, name, body.details(), guarantee, api.store().now());
     let (status, event_type) = work
         .run(input, |conn, input| {
             Box::pin(async move {
-                let (caller, name, details, now) = &*input;
+                let (caller, name, details, guarantee, now) = &*input;
                 let organisation = caller.organisation();
                 if let Some(old) = event_types::find(conn, organisation, name).await? {
-                    let new = event_types::update(conn, organisation, &old, details.clone(), *now).await?;
+                    // SDKs do not know it: left out, it stays.
+                    let guarantee = guarantee.unwrap_or(old.details.guarantee);
+                    let details = EventTypeDetails { guarantee, ..details.clone() };
+                    let new = event_types::update(conn, organisation, &old, details, *now).await?;
                     return Ok((StatusCode::OK, new));
                 }
                 let created = event_types::create(conn, organisation, name, details.clone(), *now).await?;
@@ -228,6 +245,7 @@ pub(super) async fn patch(
                 if let Some(feature_flag) = &patch.feature_flag {
                     details.feature_flag.clone_from(feature_flag);
                 }
+                details.guarantee = patch.guarantee.unwrap_or(details.guarantee);
                 Ok(event_types::update(conn, organisation, &old, details, *now).await?)
             })
         })
@@ -266,14 +284,15 @@ pub(super) async fn delete(
 
 impl EventTypeUpdate {
     fn details(self) -> EventTypeDetails {
-        let Self { description, archived, deprecated, schemas, feature_flag } = self;
-        EventTypeDetails { description, archived, deprecated, schemas, feature_flag }
+        let Self { description, archived, deprecated, schemas, feature_flag, guarantee } = self;
+        let guarantee = guarantee.unwrap_or_default();
+        EventTypeDetails { description, archived, deprecated, schemas, feature_flag, guarantee }
     }
 }
 
 impl From<EventType> for EventTypeOut {
     fn from(event_type: EventType) -> Self {
-        let EventTypeDetails { description, archived, deprecated, schemas, feature_flag } = event_type.details;
+        let EventTypeDetails { description, archived, deprecated, schemas, feature_flag, guarantee } = event_type.details;
         Self {
             name: event_type.name,
             description,
@@ -281,6 +300,7 @@ impl From<EventType> for EventTypeOut {
             deprecated,
             schemas,
             feature_flag,
+            guarantee,
             created_at: DateTime(event_type.created_at),
             updated_at: DateTime(event_type.updated_at),
         }

@@ -43,8 +43,12 @@ pub(super) struct MessageIn {
     /// Your own id: the same id is the same message.
     event_id: Option<String>,
     channels: Option<Vec<String>>,
-    /// Messages with the same key are delivered in order.
+    /// Our own addition: messages with the same key are delivered to each endpoint in order, each after the one before was taken or
+    /// given up.
     ordering_key: Option<String>,
+    /// Our own addition: from then on it is not sent any more.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<DateTime>,
     /// Not supported: a message is sent at once. Given, it is refused, rather than sent too early.
     #[schema(value_type = Option<String>)]
     deliver_at: Option<serde::de::IgnoredAny>,
@@ -113,7 +117,7 @@ pub(super) async fn create(
     Query(query): Query<ContentQuery>,
     Body(body): Body<MessageIn>,
 ) -> Result<(StatusCode, Json<MessageOut>), ApiError> {
-    let event = body.event()?;
+    let event = body.event(api.store().now())?;
     let (published, event) = if work.is_lent() {
         // In the transaction that records the request's key.
         let brought = brought(&api, &caller, &app, body.application)?;
@@ -188,7 +192,7 @@ pub(super) async fn expunge_content(
 
 impl MessageIn {
     /// Reads the fields. Whose it is shows later.
-    fn event(&self) -> Result<NewEvent, ApiError> {
+    fn event(&self, now: Timestamp) -> Result<NewEvent, ApiError> {
         let payload = self.payload.get();
         if !payload.starts_with('{') {
             return Err(ApiError::body("payload", "must be a JSON object"));
@@ -203,6 +207,10 @@ impl MessageIn {
         let channel = |(place, text): (usize, &String)| key(&format!("channels.{place}"), "body", text.clone());
         event.channels = channels.map(channel).collect::<Result<_, _>>()?;
         event.ordering_key = self.ordering_key.clone().map(|text| key("orderingKey", "body", text)).transpose()?;
+        event.expires_at = self.expires_at.map(|DateTime(expires_at)| expires_at);
+        if event.expires_at.is_some_and(|expires_at| expires_at <= now) {
+            return Err(ApiError::body("expiresAt", "is over already: nothing would be sent"));
+        }
         Ok(event)
     }
 }

@@ -87,7 +87,7 @@ impl HistoryQuery {
     pub(super) fn deliveries(self) -> Result<Read, ApiError> {
         self.read(Prefix::Event, |status| match status {
             0 => ",delivered,",
-            1 => ",pending,backoff,parked,",
+            1 => ",pending,backoff,parked,blocked,",
             2 => ",dead,",
             _ => ",leased,",
         })

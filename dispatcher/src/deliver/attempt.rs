@@ -113,7 +113,12 @@ impl Hands {
         started_at: Timestamp,
     ) -> Finished {
         let ended_at = self.store.now();
-        let state = DeliveryState { attempts: claimed.attempts.saturating_add(1), deadline_at: claimed.deadline_at };
+        let state = DeliveryState {
+            attempts: claimed.attempts.saturating_add(1),
+            deadline_at: claimed.deadline_at,
+            expires_at: claimed.expires_at,
+            at_most_once: claimed.at_most_once,
+        };
         measure(&claimed, &exchange, Span { started_at, ended_at });
         let policy = policy.map_or(Cow::Borrowed(&*self.policy), |policy| policy.over(&self.policy));
         let decision = decide(&state, &exchange, &policy, ended_at, self.store.random().unit());
@@ -144,6 +149,9 @@ fn request(
     target: Option<&Target>,
     now: Timestamp,
 ) -> Result<SignedRequest, NotSent> {
+    if claimed.expires_at.is_some_and(|expires_at| expires_at <= now) {
+        return Err(NotSent::Expired);
+    }
     let Content { content_type, payload } = content.ok_or(NotSent::EventMissing)?;
     let target = target.ok_or_else(|| NotSent::NotSigned("the endpoint is no longer stored".to_owned()))?;
     let url = target.url.as_ref().ok_or(NotSent::Blocked(Refused::NotAUrl))?;

@@ -142,6 +142,7 @@ impl Rounds {
         units::give_back(&store, std::mem::take(&mut self.unsent)).await;
         let batch = Arc::new(self.next_batch());
         let (recorded, claimed) = tokio::join!(units::record(&store, Arc::clone(&batch)), self.claim(look));
+        let unblocked = recorded.as_ref().is_ok_and(|recorded| recorded.unblocked > 0);
         let recorded = self.settle(batch, recorded);
         let haul = claimed?;
         let claimed = &haul.claimed;
@@ -156,7 +157,10 @@ impl Rounds {
         }
         self.launch(haul).await?;
         recorded?;
-        Ok(again || self.finished.len() >= MOST_RECORDED || (self.suspects > 0 && !self.finished.is_empty()))
+        Ok(again
+            || unblocked
+            || self.finished.len() >= MOST_RECORDED
+            || (self.suspects > 0 && !self.finished.is_empty()))
     }
 
     async fn claim(&mut self, look: bool) -> Result<Haul, StoreError> {

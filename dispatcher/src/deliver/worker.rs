@@ -17,7 +17,7 @@ use twiceproof_shared::store::{Database, Store, StoreError};
 
 use super::StartError;
 use crate::store::waiting::{self, ParkedLane};
-use crate::store::workers;
+use crate::store::{ordering, workers};
 use crate::worker_lock::WorkerLock;
 
 /// How often a worker gives a sign of life on PostgreSQL.
@@ -176,7 +176,12 @@ async fn settle_lane(store: &Store, lane: Arc<ParkedLane>) -> Result<u64, StoreE
                 let (tenant, endpoint) = (&lane.tenant, &lane.endpoint);
                 match lane.state {
                     Some(_) => waiting::unpark(conn, tenant, endpoint, clock.now(), MOST_MOVED).await,
-                    None => waiting::bury_parked(conn, tenant, endpoint, clock.now(), MOST_MOVED).await,
+                    None => {
+                        let now = clock.now();
+                        let blocked = ordering::bury(conn, tenant, endpoint, now, MOST_MOVED).await?;
+                        let left = MOST_MOVED - blocked as i64;
+                        Ok(blocked + waiting::bury_parked(conn, tenant, endpoint, now, left).await?)
+                    }
                 }
             })
         })

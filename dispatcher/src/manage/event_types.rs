@@ -48,6 +48,32 @@ pub struct EventTypeDetails {
     pub schemas: Option<Schemas>,
     /// Who may see it, for portals.
     pub feature_flag: Option<String>,
+    /// How often events of this type are sent; it counts for those that are published from now on.
+    pub guarantee: Guarantee,
+}
+
+/// How often an event is sent to an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Guarantee {
+    /// Until it is taken, or the horizon ends; an attempt whose outcome is unknown is repeated.
+    #[default]
+    AtLeastOnce,
+    /// What may have been sent is not sent again: an attempt that was refused, whose outcome is unknown or whose worker died is
+    /// the last one. Only what surely did not leave is tried again.
+    AtMostOnce,
+}
+
+impl Guarantee {
+    /// As the database names it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AtLeastOnce => "at_least_once",
+            Self::AtMostOnce => "at_most_once",
+        }
+    }
 }
 
 impl EventType {
@@ -166,6 +192,7 @@ fn row(organisation: &Id, event_type: &EventType) -> Result<EventTypeRow, Manage
         deprecated: details.deprecated.into(),
         schemas,
         feature_flag: details.feature_flag.clone(),
+        guarantee: details.guarantee.as_str().to_owned(),
         created_at: event_type.created_at.as_millis(),
         updated_at: event_type.updated_at.as_millis(),
     })
@@ -183,6 +210,8 @@ fn event_type(row: EventTypeRow) -> Result<EventType, ManageError> {
             deprecated: row.deprecated == 1,
             schemas,
             feature_flag: row.feature_flag,
+            // The table's CHECK leaves no other word.
+            guarantee: if row.guarantee == "at_most_once" { Guarantee::AtMostOnce } else { Guarantee::AtLeastOnce },
         },
         created_at: Timestamp::from_millis(row.created_at),
         updated_at: Timestamp::from_millis(row.updated_at),

@@ -16,7 +16,7 @@ use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::admit::{self, Taken};
 use super::lanes::{self, Lane, MOST_LANES};
-use super::{DeliveryKey, from_json, json, waiting};
+use super::{DeliveryKey, fan_outs, from_json, json, ordering, waiting};
 use crate::breaker::Allowed;
 
 /// What a worker can take.
@@ -30,6 +30,8 @@ pub struct ClaimRequest {
     pub busy: HashMap<String, u32>,
     /// The endpoint that the last claim ended with: this one begins behind it.
     pub after: String,
+    /// The tenant whose fan-out the last claim went on with: this one goes on with the next.
+    pub spread_after: String,
     /// How much longer than the endpoint's timeout the lease lasts.
     pub margin: Duration,
     /// Endpoints that answer so quickly that more deliveries than they have slots may be claimed, to wait for these.
@@ -45,7 +47,8 @@ impl ClaimRequest {
     #[must_use]
     pub fn new(worker: Id, free: u32, margin: Duration) -> Self {
         let (busy, quick) = (HashMap::new(), HashSet::new());
-        Self { worker, free, busy, after: String::new(), margin, quick, moves: true, known: None }
+        let (after, spread_after) = (String::new(), String::new());
+        Self { worker, free, busy, after, spread_after, margin, quick, moves: true, known: None }
     }
 }
 
@@ -65,6 +68,8 @@ pub struct Claimed {
     pub deliveries: Vec<ClaimedDelivery>,
     /// Where the next claim begins.
     pub after: String,
+    /// The tenant whose fan-out it went on with.
+    pub spread_after: String,
     /// There is more that free slots could take: claim again at once.
     pub again: bool,
     /// There may be more once a slot becomes free.
@@ -87,6 +92,12 @@ pub struct ClaimedDelivery {
     pub(crate) lease_until: Timestamp,
     /// Somebody asked for this attempt; whatever the schedule had in mind stays.
     pub(crate) by_hand: bool,
+    /// What is owed to the same endpoint with the same key waits for this one.
+    pub(crate) ordering_key: Option<String>,
+    /// From then on it is not sent any more.
+    pub(crate) expires_at: Option<Timestamp>,
+    /// What may have been sent is not sent again.
+    pub(crate) at_most_once: bool,
 }
 
 impl ClaimedDelivery {
@@ -111,7 +122,7 @@ impl ClaimedDelivery {
     }
 }
 
-/// Moves on what is due, and claims at most `request.free` pending deliveries.
+/// Moves on what is due, has expired, is to be fanned out or waits for its place, and claims at most `request.free` pending deliveries.
 ///
 /// # Errors
 /// As [`StoreError`] says.
@@ -119,10 +130,15 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
     let began = Instant::now();
     let known = request.known.as_ref().filter(|_| conn.database() == Database::Postgres);
     let since = known.map_or(Timestamp::from_millis(-1), |known| known.since);
-    let mut moved_all = true;
+    let (mut moved_all, mut spread_after) = (true, request.spread_after.clone());
     if request.moves {
         moved_all &= waiting::promote_due(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
         moved_all &= waiting::return_expired(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
+        moved_all &= waiting::end_overdue(conn, now, MOST_ENDED).await?;
+        if let Some(tenant) = fan_outs::spread(conn, &request.spread_after, now).await? {
+            (spread_after, moved_all) = (tenant, false);
+        }
+        moved_all &= ordering::place(conn).await?;
     }
     let lanes = match known {
         None => lanes::find(conn, &request.after).await?,
@@ -194,17 +210,25 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
         looked,
         lanes: goes_on,
         after,
+        spread_after,
         deliveries: rows.into_iter().map(ClaimedDelivery::from).collect(),
     })
 }
 
 /// How many rows one claim moves on of each kind.
 const MOST_MOVED: i64 = 1_000;
+/// How many rows one claim ends of each kind: each may hold the lock of an ordering key until the commit.
+const MOST_ENDED: i64 = 128;
+
 /// Pending rows of an endpoint that is disabled or gone.
 async fn settle(conn: &mut Conn<'_>, lane: &Lane, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
     match lane.state {
         Some(_) => waiting::park_pending(conn, &lane.tenant, &lane.endpoint, now, limit).await,
-        None => waiting::bury(conn, &lane.tenant, &lane.endpoint, now, limit).await,
+        None => {
+            let blocked = ordering::bury(conn, &lane.tenant, &lane.endpoint, now, limit).await?;
+            let left = limit - blocked as i64;
+            Ok(blocked + waiting::bury(conn, &lane.tenant, &lane.endpoint, now, left).await?)
+        }
     }
 }
 
@@ -227,6 +251,9 @@ struct Row {
     deadline_at: i64,
     lease_until: i64,
     by_hand: i64,
+    ordering_key: Option<String>,
+    expires_at: Option<i64>,
+    at_most_once: i64,
 }
 
 impl From<Row> for ClaimedDelivery {
@@ -239,6 +266,9 @@ impl From<Row> for ClaimedDelivery {
             deadline_at: Timestamp::from_millis(row.deadline_at),
             lease_until: Timestamp::from_millis(row.lease_until),
             by_hand: row.by_hand != 0,
+            ordering_key: row.ordering_key,
+            expires_at: row.expires_at.map(Timestamp::from_millis),
+            at_most_once: row.at_most_once != 0,
         }
     }
 }
@@ -270,7 +300,8 @@ async fn take(conn: &mut Conn<'_>, orders: &[Order<'_>], worker: &Id) -> Result<
                      SELECT json_group_array(json_object('seq', d.seq, 'tenant', d.tenant, 'event', d.event,
                          'endpoint', d.endpoint, 'token', d.token + 1, 'attempts', d.attempts,
                          'deadline_at', d.deadline_at, 'lease_until', pick.lease_until,
-                         'by_hand', d.resume_state IS NOT NULL))
+                         'by_hand', d.resume_state IS NOT NULL, 'ordering_key', d.ordering_key,
+                         'expires_at', d.expires_at, 'at_most_once', d.at_most_once))
                      FROM pick CROSS JOIN twiceproof_deliveries d ON d.seq = pick.seq",
                     &[Arg::from(&orders)],
                 )
@@ -299,7 +330,8 @@ async fn take(conn: &mut Conn<'_>, orders: &[Order<'_>], worker: &Id) -> Result<
                  SET state = 'leased', token = d.token + 1, lease_owner = $2, lease_until = picked.lease_until
                  FROM picked WHERE d.tenant = picked.tenant AND d.event = picked.event AND d.endpoint = picked.endpoint
                  RETURNING d.seq, d.tenant, d.event, d.endpoint, d.token, d.attempts, d.deadline_at, d.lease_until,
-                     CAST(d.resume_state IS NOT NULL AS INTEGER)::bigint AS by_hand",
+                     CAST(d.resume_state IS NOT NULL AS INTEGER)::bigint AS by_hand, d.ordering_key, d.expires_at,
+                     d.at_most_once",
                 &[Arg::from(&orders), worker.into()],
             )
             .await?

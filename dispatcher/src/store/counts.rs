@@ -15,6 +15,8 @@ pub struct Counts {
     pub leased: u64,
     /// Waiting for their endpoint to be enabled.
     pub parked: u64,
+    /// Waiting for an earlier one with their ordering key.
+    pub blocked: u64,
     /// Taken by the receiver.
     pub delivered: u64,
     /// Not tried again by themselves.
@@ -29,7 +31,7 @@ impl Counts {
 
     /// Deliveries that are still to be made.
     pub fn open(&self) -> u64 {
-        self.pending + self.backoff + self.leased + self.parked
+        self.pending + self.backoff + self.leased + self.parked + self.blocked
     }
 }
 
@@ -73,22 +75,23 @@ pub async fn counts(conn: &mut Conn<'_>, tenant: Option<&str>) -> Result<Counts,
     Ok(by_state(rows))
 }
 
-/// How many deliveries are pending, in backoff, leased and parked, each counted to `most`.
+/// How many deliveries are pending, in backoff, leased, parked and blocked, each counted to `most`.
 ///
 /// # Errors
 /// As [`StoreError`] says.
-pub async fn open(conn: &mut Conn<'_>, most: i64) -> Result<[u64; 4], StoreError> {
-    let (pending, backoff, leased, parked): (i64, i64, i64, i64) = conn
+pub async fn open(conn: &mut Conn<'_>, most: i64) -> Result<[u64; 5], StoreError> {
+    let (pending, backoff, leased, parked, blocked): (i64, i64, i64, i64, i64) = conn
         .fetch_one(
             "SELECT
                  (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries WHERE state = 'pending' LIMIT $1) a),
                  (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries WHERE state = 'backoff' LIMIT $1) b),
                  (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries WHERE state = 'leased' LIMIT $1) c),
-                 (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries WHERE state = 'parked' LIMIT $1) d)",
+                 (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries WHERE state = 'parked' LIMIT $1) d),
+                 (SELECT count(*) FROM (SELECT 1 FROM twiceproof_deliveries WHERE state = 'blocked' LIMIT $1) f)",
             &[most.into()],
         )
         .await?;
-    Ok([pending, backoff, leased, parked].map(|count| u64::try_from(count).unwrap_or(0)))
+    Ok([pending, backoff, leased, parked, blocked].map(|count| u64::try_from(count).unwrap_or(0)))
 }
 
 /// How many retries were due before a time, and how many leases were over before it, each counted to `most`.
@@ -118,6 +121,7 @@ fn by_state(rows: Vec<(String, i64)>) -> Counts {
             "backoff" => counts.backoff = count,
             "leased" => counts.leased = count,
             "parked" => counts.parked = count,
+            "blocked" => counts.blocked = count,
             "delivered" => counts.delivered = count,
             // The table's CHECK leaves no other state.
             _ => counts.dead = count,

@@ -19,6 +19,8 @@ pub struct EventTypeRow {
     pub schemas: Option<String>,
     /// Who may see it, for portals.
     pub feature_flag: Option<String>,
+    /// `at_least_once` or `at_most_once`.
+    pub guarantee: String,
     /// When it was created.
     pub created_at: i64,
     /// When it was last changed.
@@ -29,7 +31,7 @@ pub struct EventTypeRow {
 macro_rules! select {
     ($which:literal) => {
         concat!(
-            "SELECT organisation, name, description, archived, deprecated, schemas, feature_flag, created_at, updated_at
+            "SELECT organisation, name, description, archived, deprecated, schemas, feature_flag, guarantee, created_at, updated_at
              FROM twiceproof_event_types ",
             $which
         )
@@ -42,8 +44,8 @@ macro_rules! select {
 /// As [`StoreError`] says.
 pub async fn insert(conn: &mut Conn<'_>, row: &EventTypeRow) -> Result<bool, StoreError> {
     let sql = "INSERT INTO twiceproof_event_types
-             (organisation, name, description, archived, deprecated, schemas, feature_flag, created_at, updated_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING";
+             (organisation, name, description, archived, deprecated, schemas, feature_flag, created_at, updated_at, guarantee)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING";
     Ok(conn.execute(sql, &args(row)).await? == 1)
 }
 
@@ -53,12 +55,12 @@ pub async fn insert(conn: &mut Conn<'_>, row: &EventTypeRow) -> Result<bool, Sto
 /// As [`StoreError`] says.
 pub async fn update(conn: &mut Conn<'_>, row: &EventTypeRow) -> Result<bool, StoreError> {
     let sql = "UPDATE twiceproof_event_types SET description = $3, archived = $4, deprecated = $5, schemas = $6,
-             feature_flag = $7, created_at = $8, updated_at = $9
+             feature_flag = $7, created_at = $8, updated_at = $9, guarantee = $10
          WHERE organisation = $1 AND name = $2";
     Ok(conn.execute(sql, &args(row)).await? == 1)
 }
 
-fn args(row: &EventTypeRow) -> [Arg<'_>; 9] {
+fn args(row: &EventTypeRow) -> [Arg<'_>; 10] {
     [
         Arg::from(&row.organisation),
         Arg::from(&row.name),
@@ -69,6 +71,7 @@ fn args(row: &EventTypeRow) -> [Arg<'_>; 9] {
         row.feature_flag.as_deref().into(),
         row.created_at.into(),
         row.updated_at.into(),
+        Arg::from(&row.guarantee),
     ]
 }
 

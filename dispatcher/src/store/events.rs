@@ -1,6 +1,6 @@
-//! Events, and the deliveries that they make.
+//! Events, as they are published.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde::Serialize;
 use twiceproof_shared::clock::Timestamp;
@@ -29,6 +29,8 @@ pub struct EventRow<'a> {
     pub channels: &'a str,
     /// The ordering key.
     pub ordering_key: Option<&'a str>,
+    /// From when on it is not sent any more.
+    pub expires_at: Option<Timestamp>,
 }
 
 /// What a stored event is compared by when its uid comes again.
@@ -57,8 +59,9 @@ pub async fn insert(conn: &mut Conn<'_>, row: &EventRow<'_>, now: Timestamp) -> 
     let inserted = conn
         .execute(
             "INSERT INTO twiceproof_events
-                 (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+                 (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at,
+                  expires_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
              ON CONFLICT DO NOTHING",
             &[
                 row.tenant.into(),
@@ -71,6 +74,7 @@ pub async fn insert(conn: &mut Conn<'_>, row: &EventRow<'_>, now: Timestamp) -> 
                 row.channels.into(),
                 row.ordering_key.into(),
                 now.into(),
+                row.expires_at.map(Timestamp::as_millis).into(),
             ],
         )
         .await?;
@@ -95,6 +99,7 @@ pub async fn insert_many(conn: &mut Conn<'_>, rows: &[EventRow<'_>], now: Timest
         digest_at: pool.add(row.digest),
         channels: row.channels,
         ordering_key: row.ordering_key,
+        expires_at: row.expires_at.map(Timestamp::as_millis),
     });
     let json = json(&events.collect::<Vec<_>>())?;
     let args = [Arg::from(&json), now.into(), pool.as_bytes().into()];
@@ -105,12 +110,13 @@ pub async fn insert_many(conn: &mut Conn<'_>, rows: &[EventRow<'_>], now: Timest
             let inserted = conn
                 .execute(
                     "INSERT INTO twiceproof_events
-                         (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at)
+                         (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at,
+                          expires_at)
                      SELECT value ->> 'tenant', value ->> 'id', value ->> 'uid', value ->> 'event_type',
                             value ->> 'content_type',
                             substr($3, value ->> 'payload_at', value ->> 'payload_len'),
                             substr($3, value ->> 'digest_at', 32),
-                            value ->> 'channels', value ->> 'ordering_key', $2
+                            value ->> 'channels', value ->> 'ordering_key', $2, value ->> 'expires_at'
                      FROM jsonb_each($1) WHERE true
                      ON CONFLICT DO NOTHING",
                     &args,
@@ -127,13 +133,14 @@ pub async fn insert_many(conn: &mut Conn<'_>, rows: &[EventRow<'_>], now: Timest
             let ids: Vec<(String,)> = conn
                 .fetch_all(
                     "INSERT INTO twiceproof_events
-                         (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at)
+                         (tenant, id, uid, event_type, content_type, payload, digest, channels, ordering_key, created_at,
+                          expires_at)
                      SELECT r.tenant, r.id, r.uid, r.event_type, r.content_type,
                             substring($3::bytea from r.payload_at for r.payload_len),
-                            substring($3::bytea from r.digest_at for 32), r.channels, r.ordering_key, $2
+                            substring($3::bytea from r.digest_at for 32), r.channels, r.ordering_key, $2, r.expires_at
                      FROM json_to_recordset($1::json) AS r
                          (n bigint, tenant text, id text, uid text, event_type text, content_type text, payload_at int,
-                          payload_len int, digest_at int, channels text, ordering_key text)
+                          payload_len int, digest_at int, channels text, ordering_key text, expires_at bigint)
                      ORDER BY r.n
                      ON CONFLICT DO NOTHING RETURNING id",
                     &args,
@@ -190,69 +197,30 @@ pub async fn give_way(conn: &mut Conn<'_>) -> Result<(), StoreError> {
     }
 }
 
-/// An event that is new and has to be fanned out.
-#[derive(Debug, Serialize)]
-pub struct FreshEvent<'a> {
-    /// Whose event it is.
-    pub tenant: &'a str,
-    /// The minted id.
-    pub id: &'a str,
-    /// The event type, which the endpoints' filters are asked for.
-    pub event_type: &'a str,
-    /// The channels as a JSON array, of which an endpoint with channels has to have one.
-    pub channels: &'a str,
-}
-
-/// Makes one delivery for each endpoint that takes the event: pending, or parked where the endpoint is disabled, so that
-/// it can be delivered once it is enabled. An endpoint's own horizon goes before `deadline_at`. Returns how many.
+/// Waits until nobody else's transaction publishes with these ordering keys, and has others wait until this one has ended: the
+/// order of a key is that of the commits. `keys` are tenant and ordering key.
 ///
 /// # Errors
 /// As [`StoreError`] says.
-pub async fn fan_out(
-    conn: &mut Conn<'_>,
-    events: &[FreshEvent<'_>],
-    now: Timestamp,
-    deadline_at: Timestamp,
-) -> Result<u64, StoreError> {
-    let rows = events.iter().enumerate().map(|(n, event)| Numbered { n, event });
-    let rows = json(&rows.collect::<Vec<_>>())?;
-    let sql = match conn.database() {
-        // Differs because each database has its own way to read rows out of JSON.
-        Database::Sqlite => {
-            "INSERT INTO twiceproof_deliveries
-                 (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at)
-             SELECT e.tenant, r.value ->> 'id', e.id,
-                    CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
-                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2,
-                    coalesce($2 + e.horizon_ms, $3), $2
-             FROM jsonb_each($1) r JOIN twiceproof_endpoints e ON e.tenant = r.value ->> 'tenant'
-             WHERE (e.all_event_types = 1 OR EXISTS (
-                 SELECT 1 FROM twiceproof_endpoint_event_types t
-                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = r.value ->> 'event_type'))
-             AND (e.channels = '[]' OR EXISTS (
-                 SELECT 1 FROM json_each(e.channels) c JOIN json_each(r.value ->> 'channels') v ON v.value = c.value))
-             ORDER BY r.value ->> 'n', e.id"
-        }
-        // Differs because each database has its own way to read rows out of JSON.
-        Database::Postgres => {
-            "INSERT INTO twiceproof_deliveries
-                 (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at)
-             SELECT e.tenant, r.id, e.id,
-                    CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
-                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $2,
-                    coalesce($2 + e.horizon_ms, $3), $2
-             FROM json_to_recordset($1::json) AS r (n bigint, tenant text, id text, event_type text, channels text)
-             JOIN twiceproof_endpoints e ON e.tenant = r.tenant
-             WHERE (e.all_event_types = 1 OR EXISTS (
-                 SELECT 1 FROM twiceproof_endpoint_event_types t
-                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = r.event_type))
-             AND (e.channels = '[]' OR EXISTS (
-                 SELECT 1 FROM json_array_elements_text(e.channels::json) c
-                 JOIN json_array_elements_text(r.channels::json) v ON v.value = c.value))
-             ORDER BY r.n, e.id"
-        }
-    };
-    conn.execute(sql, &[Arg::from(&rows), now.into(), deadline_at.into()]).await
+pub async fn hold_order(conn: &mut Conn<'_>, keys: &BTreeSet<(&str, &str)>) -> Result<(), StoreError> {
+    if keys.is_empty() || conn.database() == Database::Sqlite {
+        // SQLite has one writer: the order is there.
+        return Ok(());
+    }
+    let sql = "SELECT count(pg_advisory_xact_lock(number)) FROM (
+             SELECT DISTINCT hashtextextended(k.tenant || ' ' || k.ordering_key, 1)
+                 # 'twiceproof_events'::regclass::oid::bigint AS number
+             FROM json_to_recordset($1::json) AS k (tenant text, ordering_key text) ORDER BY 1) held";
+    let keys: Vec<OrderingKey<'_>> =
+        keys.iter().map(|(tenant, ordering_key)| OrderingKey { tenant, ordering_key }).collect();
+    let (_,): (i64,) = conn.fetch_one(sql, &[Arg::from(&json(&keys)?)]).await?;
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct OrderingKey<'a> {
+    tenant: &'a str,
+    ordering_key: &'a str,
 }
 
 /// The event that has this uid.
@@ -292,13 +260,7 @@ struct JsonEvent<'a> {
     digest_at: usize,
     channels: &'a str,
     ordering_key: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct Numbered<'a> {
-    n: usize,
-    #[serde(flatten)]
-    event: &'a FreshEvent<'a>,
+    expires_at: Option<i64>,
 }
 
 /// How many endpoints an event is or was owed to.

@@ -221,12 +221,13 @@ pub async fn expunge_event(
         return Ok(false);
     }
     // What waits has nothing to send any more, but what was delivered and only asked for again was delivered; what is under
-    // way is recorded as it ends.
+    // way is recorded as it ends. What others wait for, and those, end at their turn.
     let sql = "UPDATE twiceproof_deliveries
          SET state = CASE resume_state WHEN 'delivered' THEN 'delivered' ELSE 'dead' END,
              state_reason = CASE resume_state WHEN 'delivered' THEN NULL ELSE 'expunged' END, final_at = $3,
              resume_state = NULL, resume_reason = NULL, resume_due_at = NULL
-         WHERE tenant = $1 AND event = $2 AND state IN ('pending', 'backoff', 'parked')";
+         WHERE tenant = $1 AND event = $2 AND state IN ('pending', 'backoff', 'parked')
+           AND ordering_key IS NULL";
     conn.execute(sql, &[tenant.into(), id.into(), now.into()]).await?;
     Ok(true)
 }

@@ -60,7 +60,8 @@ pub async fn look(conn: &mut Conn<'_>, stretch: Stretch<'_>) -> Result<Vec<Found
             Prefix::Event,
             "SELECT e.id, CASE WHEN e.created_at > $5 THEN CAST(1 AS BIGINT) ELSE
                  (SELECT count(*) FROM twiceproof_deliveries d
-                  WHERE d.tenant = e.tenant AND d.event = e.id AND d.state NOT IN ('delivered', 'dead')) END
+                  WHERE d.tenant = e.tenant AND d.event = e.id AND d.state NOT IN ('delivered', 'dead'))
+                 + (SELECT count(*) FROM twiceproof_fan_outs f WHERE f.tenant = e.tenant AND f.event = e.id) END
              FROM twiceproof_events e WHERE e.tenant = $1 AND e.id > $2 AND e.id < $3 ORDER BY e.id LIMIT $4",
         ),
         Walked::Attempts => (

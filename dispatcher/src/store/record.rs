@@ -15,9 +15,10 @@ use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::claim::ClaimedDelivery;
 use super::health::{self, Change, Sign};
+use super::ordering::{self, Ended};
 use super::{DeliveryKey, attempts, from_json, json, resend, waiting};
 use crate::breaker::{self, Verdict};
-use crate::decide::Decision;
+use crate::decide::{DeadReason, Decision};
 use crate::exchange::{Exchange, NotSent, Unknown};
 
 /// An attempt that has ended, with what was decided.
@@ -72,6 +73,26 @@ impl Finished {
         self.decision == Decision::Delivered
     }
 
+    /// Whether the schedule has no further attempt for it.
+    fn has_ended(&self) -> bool {
+        match self.decision {
+            Decision::Delivered | Decision::Dead { .. } => true,
+            Decision::Retry { .. } => false,
+            Decision::DisableEndpoint => self.claimed.at_most_once,
+        }
+    }
+
+    /// What waits behind it, if it has an ordering key.
+    fn ended(&self) -> Ended {
+        let DeliveryKey { tenant, endpoint, .. } = &self.claimed.key;
+        Ended {
+            tenant: tenant.clone(),
+            endpoint: endpoint.clone(),
+            ordering_key: self.claimed.ordering_key.clone(),
+            deadline_at: self.claimed.deadline_at.as_millis(),
+        }
+    }
+
     /// How long the attempt took.
     pub fn took(&self) -> Duration {
         self.ended_at.since(self.started_at)
@@ -91,6 +112,8 @@ pub struct Recorded {
     pub parked: u64,
     /// Attempts whose lease was lost; they changed nothing.
     pub late: u64,
+    /// Deliveries that waited for one of these because of their ordering key, and now can be claimed.
+    pub unblocked: u64,
 }
 
 impl Recorded {
@@ -101,6 +124,7 @@ impl Recorded {
         self.dead += other.dead;
         self.parked += other.parked;
         self.late += other.late;
+        self.unblocked += other.unblocked;
     }
 }
 
@@ -151,6 +175,8 @@ pub async fn record_and_tell(
         recorded.parked += waiting::park_pending(conn, tenant, endpoint, now, MOST_PARKED).await?;
         recorded.parked += waiting::park_backoff(conn, tenant, endpoint, now, MOST_PARKED).await?;
     }
+    let ended = fresh.iter().filter(|one| one.has_ended() || one.claimed.by_hand).map(|one| one.ended());
+    recorded.unblocked = ordering::unblock(conn, ended.collect(), now).await?;
     for one in fresh {
         // A delivery that was sent again by hand and failed goes back to what it was.
         match one.decision {
@@ -158,6 +184,7 @@ pub async fn record_and_tell(
             Decision::Delivered => recorded.delivered += 1,
             Decision::Retry { .. } => recorded.retried += 1,
             Decision::Dead { .. } => recorded.dead += 1,
+            Decision::DisableEndpoint if one.claimed.at_most_once => recorded.dead += 1,
             Decision::DisableEndpoint => recorded.parked += 1,
         }
     }
@@ -198,7 +225,10 @@ const MOST_PARKED: i64 = 10_000;
 /// What an attempt says about its endpoint: nothing where it failed on our side.
 fn sign(one: &Finished) -> Option<Sign<'_>> {
     let verdict = match (&one.exchange, one.decision) {
-        (Exchange::NotSent(NotSent::NotSigned(_) | NotSent::EventMissing | NotSent::Shutdown), _) => return None,
+        (
+            Exchange::NotSent(NotSent::NotSigned(_) | NotSent::EventMissing | NotSent::Expired | NotSent::Shutdown),
+            _,
+        ) => return None,
         // A worker that is restarted must not open the breakers of those it was sending to.
         (Exchange::Unknown(Unknown::Shutdown | Unknown::Panicked), _) => return None,
         (_, Decision::Delivered) => Verdict::Well,
@@ -242,9 +272,12 @@ async fn advance(conn: &mut Conn<'_>, batch: &[&Finished], now: Timestamp) -> Re
             Decision::Delivered => ("delivered", None, None),
             Decision::Retry { due_at } => ("backoff", None, Some(due_at.as_millis())),
             Decision::Dead { reason } => ("dead", Some(reason.as_str()), None),
+            // Parked it would be sent a second time once the endpoint is enabled.
+            Decision::DisableEndpoint if one.claimed.at_most_once => {
+                ("dead", Some(DeadReason::AtMostOnce.as_str()), None)
+            }
             Decision::DisableEndpoint => ("parked", Some("endpoint_disabled"), Some(now.as_millis())),
         };
-        let is_final = matches!(one.decision, Decision::Delivered | Decision::Dead { .. });
         DeliveryRow {
             seq: one.claimed.seq,
             key: &one.claimed.key,
@@ -252,7 +285,7 @@ async fn advance(conn: &mut Conn<'_>, batch: &[&Finished], now: Timestamp) -> Re
             state,
             reason,
             due_at,
-            final_at: is_final.then(|| now.as_millis()),
+            final_at: one.has_ended().then(|| now.as_millis()),
         }
     });
     let rows = json(&rows.collect::<Vec<_>>())?;

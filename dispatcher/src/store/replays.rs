@@ -6,6 +6,8 @@
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
+use super::fan_outs::{delivery, takes};
+
 /// A row of the replays table.
 #[derive(Debug, Clone, sqlx::FromRow)]
 pub struct ReplayRow {
@@ -186,7 +188,7 @@ pub async fn send_again(
 ) -> Result<u64, StoreError> {
     conn.execute(
         "UPDATE twiceproof_deliveries
-         SET state = 'pending', state_reason = NULL, due_at = $5, final_at = NULL,
+         SET state = CASE WHEN ordering_key IS NULL THEN 'pending' ELSE 'blocked' END, state_reason = NULL, due_at = $5, final_at = NULL,
              resume_state = state, resume_reason = state_reason, resume_due_at = due_at
          WHERE tenant = $1 AND endpoint = $2 AND event > $3 AND event <= $4
            AND (state = 'dead' OR (state = 'delivered' AND $6 = 1))
@@ -196,22 +198,18 @@ pub async fn send_again(
     .await
 }
 
-/// The part of a statement that finds the events which an endpoint takes and has no delivery of: above `$3` and up to `$4`.
+/// The part of a statement that finds the events which an endpoint takes and has no delivery of: above `$3` and up to `$4`. What is
+/// still on its way to it is not missing.
 macro_rules! missing {
-    ($channels:literal, $select:literal) => {
+    ($database:ident, $($select:tt)*) => {
         concat!(
-            $select,
+            $($select)*,
             " FROM twiceproof_endpoints e JOIN twiceproof_events v ON v.tenant = e.tenant AND v.id > $3 AND v.id <= $4
-             WHERE e.tenant = $1 AND e.id = $2 AND v.expunged_at IS NULL
-               AND (e.all_event_types = 1 OR EXISTS (
-                   SELECT 1 FROM twiceproof_endpoint_event_types t
-                   WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = v.event_type))
-               AND (e.channels = '[]' OR EXISTS (",
-            $channels,
-            "))
-               AND NOT EXISTS (
-                   SELECT 1 FROM twiceproof_deliveries d
-                   WHERE d.tenant = e.tenant AND d.event = v.id AND d.endpoint = e.id)"
+             WHERE e.tenant = $1 AND e.id = $2 AND v.expunged_at IS NULL AND ",
+            takes!($database, "v"),
+            " AND NOT EXISTS (
+                 SELECT 1 FROM twiceproof_deliveries d
+                 WHERE d.tenant = e.tenant AND d.event = v.id AND d.endpoint = e.id)"
         )
     };
 }
@@ -228,22 +226,9 @@ pub async fn owe_missing(
 ) -> Result<u64, StoreError> {
     let sql = match conn.database() {
         // Differs because each database has its own way to read JSON.
-        Database::Sqlite => missing!(
-            "SELECT 1 FROM json_each(e.channels) c JOIN json_each(v.channels) w ON w.value = c.value",
-            "INSERT INTO twiceproof_deliveries
-                 (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at)
-             SELECT e.tenant, v.id, e.id, CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
-                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $5, $6, $5"
-        ),
+        Database::Sqlite => concat!(missing!(sqlite, delivery!("v", "id", "$5", "$6")), " ORDER BY v.id"),
         // Differs because each database has its own way to read JSON.
-        Database::Postgres => missing!(
-            "SELECT 1 FROM json_array_elements_text(e.channels::json) c
-             JOIN json_array_elements_text(v.channels::json) w ON w.value = c.value",
-            "INSERT INTO twiceproof_deliveries
-                 (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at)
-             SELECT e.tenant, v.id, e.id, CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
-                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $5, $6, $5"
-        ),
+        Database::Postgres => concat!(missing!(postgres, delivery!("v", "id", "$5", "$6")), " ORDER BY v.id"),
     };
     let args = [tenant.into(), endpoint.into(), from.into(), to.into(), now.into(), deadline_at.into()];
     conn.execute(sql, &args).await
@@ -281,16 +266,9 @@ pub async fn count_missing(
 ) -> Result<i64, StoreError> {
     let sql = match conn.database() {
         // Differs because each database has its own way to read JSON.
-        Database::Sqlite => missing!(
-            "SELECT 1 FROM json_each(e.channels) c JOIN json_each(v.channels) w ON w.value = c.value",
-            "SELECT count(*)"
-        ),
+        Database::Sqlite => missing!(sqlite, "SELECT count(*)"),
         // Differs because each database has its own way to read JSON.
-        Database::Postgres => missing!(
-            "SELECT 1 FROM json_array_elements_text(e.channels::json) c
-             JOIN json_array_elements_text(v.channels::json) w ON w.value = c.value",
-            "SELECT count(*)"
-        ),
+        Database::Postgres => missing!(postgres, "SELECT count(*)"),
     };
     let (count,): (i64,) = conn.fetch_one(sql, &[tenant.into(), endpoint.into(), from.into(), to.into()]).await?;
     Ok(count)

@@ -2,12 +2,15 @@
 //!
 //! A delivery that is sent again becomes pending and keeps what it was in `resume_…`: if the attempt fails it goes back to
 //! that, and the schedule goes on as if nothing had happened; if it succeeds the delivery is delivered.
+//! One with an ordering key takes its place among those of its key. One that is made at most once and waits for its first attempt
+//! gets it now, as its schedule's.
 //! Invariants: as everywhere a leased row changes under its token only; the number of scheduled attempts does not grow.
 
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::store::{Arg, Conn, StoreError};
 
 use super::claim::ClaimedDelivery;
+use super::fan_outs;
 
 /// Has a delivery sent again that waits for its time or has come to its end. False: it is neither, or there is none.
 ///
@@ -23,8 +26,10 @@ pub async fn again(
     let updated = conn
         .execute(
             "UPDATE twiceproof_deliveries
-             SET state = 'pending', state_reason = NULL, due_at = $4, final_at = NULL,
-                 resume_state = state, resume_reason = state_reason, resume_due_at = due_at
+             SET state = CASE WHEN ordering_key IS NULL OR state = 'backoff' THEN 'pending' ELSE 'blocked' END,
+                 state_reason = NULL, due_at = $4, final_at = NULL,
+                 resume_state = CASE WHEN at_most_once = 0 OR state <> 'backoff' THEN state END,
+                 resume_reason = state_reason, resume_due_at = due_at
              WHERE tenant = $1 AND event = $2 AND endpoint = $3 AND state IN ('backoff', 'delivered', 'dead')",
             &[tenant.into(), event.into(), endpoint.into(), now.into()],
         )
@@ -32,8 +37,7 @@ pub async fn again(
     Ok(updated == 1)
 }
 
-/// Makes a delivery of an event for one endpoint, unless there is one: pending, or parked where the endpoint is disabled.
-/// False: there is one already.
+/// Makes a delivery of an event for one endpoint, as a fan-out would, unless there is one. False: there is one already.
 ///
 /// # Errors
 /// As [`StoreError`] says.
@@ -46,14 +50,12 @@ pub async fn owe(
 ) -> Result<bool, StoreError> {
     let inserted = conn
         .execute(
-            "INSERT INTO twiceproof_deliveries
-                 (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at)
-             SELECT e.tenant, $2, e.id,
-                    CASE e.state WHEN 'enabled' THEN 'pending' ELSE 'parked' END,
-                    CASE e.state WHEN 'enabled' THEN NULL ELSE 'endpoint_disabled' END, $4,
-                    coalesce($4 + e.horizon_ms, $5), $4
-             FROM twiceproof_endpoints e WHERE e.tenant = $1 AND e.id = $3
-             ON CONFLICT DO NOTHING",
+            concat!(
+                fan_outs::delivery!("v", "id", "$4", "$5"),
+                "FROM twiceproof_events v JOIN twiceproof_endpoints e ON e.tenant = v.tenant
+                 WHERE v.tenant = $1 AND v.id = $2 AND e.id = $3
+                 ON CONFLICT DO NOTHING"
+            ),
             &[tenant.into(), event.into(), endpoint.into(), now.into(), deadline_at.into()],
         )
         .await?;

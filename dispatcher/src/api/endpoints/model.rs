@@ -255,7 +255,7 @@ impl From<Counts> for EndpointStats {
     fn from(counts: Counts) -> Self {
         Self {
             success: counts.delivered,
-            pending: counts.pending + counts.backoff + counts.parked,
+            pending: counts.pending + counts.backoff + counts.parked + counts.blocked,
             sending: counts.leased,
             fail: counts.dead,
             canceled: 0,
