@@ -24,6 +24,8 @@ CREATE INDEX twiceproof_deliveries_expiry ON twiceproof_deliveries (expires_at)
 
 ALTER TABLE twiceproof_events ADD COLUMN expires_at BIGINT;
 CREATE INDEX twiceproof_event_types_at_most_once ON twiceproof_event_types (name) WHERE guarantee = 'at_most_once';
+-- Whose an event type is: fan-outs know the tenant, not its organisation.
+CREATE INDEX twiceproof_tenants_id ON twiceproof_tenants (id);
 
 -- An event of a tenant with many endpoints, on its way to them.
 CREATE TABLE twiceproof_fan_outs (
@@ -127,8 +129,10 @@ BEGIN
                     coalesce(now_ms + e.horizon_ms, deadline), now_ms, twiceproof_publish.ordering_key, expires_ms,
                     CASE WHEN EXISTS (
                         SELECT 1 FROM twiceproof_event_types y
-                        JOIN twiceproof_tenants o ON o.organisation = y.organisation AND o.id = e.tenant
-                        WHERE y.name = twiceproof_publish.event_type AND y.guarantee = 'at_most_once')
+                        WHERE y.name = twiceproof_publish.event_type AND y.guarantee = 'at_most_once'
+                        AND y.organisation = coalesce(
+                            (SELECT min(o.organisation) FROM twiceproof_tenants o WHERE o.id = e.tenant),
+                            'org_000000000000000000000000000'))
                         THEN 1 ELSE 0 END
                 FROM twiceproof_endpoints e
                 WHERE e.tenant = twiceproof_publish.tenant

@@ -56,6 +56,8 @@ CREATE INDEX twiceproof_deliveries_expiry ON twiceproof_deliveries (expires_at)
 
 ALTER TABLE twiceproof_events ADD COLUMN expires_at INTEGER;
 CREATE INDEX twiceproof_event_types_at_most_once ON twiceproof_event_types (name) WHERE guarantee = 'at_most_once';
+-- Whose an event type is: fan-outs know the tenant, not its organisation.
+CREATE INDEX twiceproof_tenants_id ON twiceproof_tenants (id);
 
 -- An event of a tenant with many endpoints, on its way to them.
 CREATE TABLE twiceproof_fan_outs (

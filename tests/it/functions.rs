@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use sqlx::{Connection as _, PgConnection};
+use twiceproof::dispatcher::manage::event_types::{self, EventTypeDetails, Guarantee};
+use twiceproof::dispatcher::manage::tenants::default_organisation;
 use twiceproof::dispatcher::{AddressPolicy, Manager, NewEndpoint, NewEvent, Policy, Publisher};
+use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::key::Key;
 use twiceproof_shared::store::Store;
@@ -16,6 +19,7 @@ pub fn register(suite: &mut Suite) {
     suite.postgres("functions::an_event_from_sql_lives_and_dies_with_its_transaction", rolled_back);
     suite.postgres("functions::the_same_uid_is_the_same_event_or_a_conflict", same_uid);
     suite.postgres("functions::what_breaks_a_rule_is_refused_by_name", refused);
+    suite.postgres("functions::an_event_from_sql_for_many_endpoints_is_left_to_the_workers", wide);
     suite.postgres("functions::ids_from_sql_are_ids_in_the_order_of_time", ids);
     suite.postgres("functions::tables_are_found_whatever_the_search_path_says", search_path);
 }
@@ -68,16 +72,20 @@ async fn stored(conn: &mut PgConnection, id: &str) -> (String, Vec<String>) {
 /// What the function answers: an id and what became of the event.
 async fn publish(conn: &mut PgConnection, event: &NewEvent) -> Result<(String, String), sqlx::Error> {
     let channels: Vec<String> = event.channels.iter().map(Key::to_string).collect();
-    sqlx::query_as("SELECT id, outcome FROM twiceproof_publish($1, $2, $3, $4, $5, $6, $7)")
-        .bind(event.tenant.as_str())
-        .bind(&event.event_type)
-        .bind(event.payload.as_ref())
-        .bind(event.uid.as_ref().map(Key::as_str))
-        .bind(&event.content_type)
-        .bind(channels)
-        .bind(event.ordering_key.as_ref().map(Key::as_str))
-        .fetch_one(conn)
-        .await
+    sqlx::query_as(
+        "SELECT id, outcome FROM twiceproof_publish($1, $2, $3, $4, $5, $6, $7,
+         expires_at => to_timestamp($8::float8 / 1000))",
+    )
+    .bind(event.tenant.as_str())
+    .bind(&event.event_type)
+    .bind(event.payload.as_ref())
+    .bind(event.uid.as_ref().map(Key::as_str))
+    .bind(&event.content_type)
+    .bind(channels)
+    .bind(event.ordering_key.as_ref().map(Key::as_str))
+    .bind(event.expires_at.map(|expires_at| expires_at.as_millis() as f64))
+    .fetch_one(conn)
+    .await
 }
 
 fn key(text: &str) -> Key {
@@ -93,7 +101,9 @@ async fn conformance(bed: Bed) {
     let binary = NewEvent { content_type: "application/octet-stream".to_owned(), ..event(&[0, 255, 39, 92]) };
     let channels = NewEvent { channels: ["b", "a\"\\/", "b", "B"].map(key).into(), ..event(b"{}") };
     let ordered = NewEvent { ordering_key: Some(key("order-7")), ..event(b"[1, 2]") };
-    for event in [event(br#"{"b":1,"a":12345678901234567890}"#), event(b""), binary, channels, ordered] {
+    let expires_at = Some(Timestamp::from_millis(1_900_000_000_123));
+    let expires = NewEvent { expires_at, ..event(b"{}") };
+    for event in [event(br#"{"b":1,"a":12345678901234567890}"#), event(b""), binary, channels, ordered, expires] {
         let rust = publisher.publish_now(event.clone()).await.unwrap().id;
         let (sql, outcome) = publish(&mut conn, &event).await.unwrap();
         assert_eq!(outcome, "accepted");
@@ -101,6 +111,16 @@ async fn conformance(bed: Bed) {
         assert_eq!(rust.1.len(), 3, "one for all types, one for this type, one that is disabled");
         assert_eq!(rust, sql);
     }
+    let details = EventTypeDetails { guarantee: Guarantee::AtMostOnce, ..EventTypeDetails::default() };
+    let mut tx = store.begin().await.unwrap();
+    let organisation = default_organisation();
+    event_types::create(&mut tx.conn(), &organisation, "order.paid", details, store.now()).await.unwrap();
+    tx.commit().await.unwrap();
+    let rust = publisher.publish_now(event(b"{}")).await.unwrap().id;
+    let (sql, _) = publish(&mut conn, &event(b"{}")).await.unwrap();
+    let rust = stored(&mut conn, rust.as_str()).await;
+    assert!(rust.1.iter().all(|row| row.contains(r#""at_most_once": 1"#)), "{rust:?}");
+    assert_eq!(rust, stored(&mut conn, &sql).await);
     let nobody = NewEvent::json(key("nobody"), "order.paid", Bytes::from_static(b"{}"));
     let (id, _) = publish(&mut conn, &nobody).await.unwrap();
     assert!(stored(&mut conn, &id).await.1.is_empty());
@@ -212,4 +232,32 @@ async fn search_path(bed: Bed) {
     let outcome: String = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut conn).await.unwrap();
     assert_eq!(outcome, "accepted");
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!("SELECT {schema}.twiceproof_wake()"))).execute(&mut conn).await.unwrap();
+}
+
+async fn wide(bed: Bed) {
+    let store = bed.db.store(None).await.unwrap();
+    let mut conn = connection(&bed).await;
+    let sql = "INSERT INTO twiceproof_endpoints (tenant, id, url, state, all_event_types, timeout_ms, slots, created_at, updated_at)
+         SELECT 'acme', 'ep_' || n, 'http://127.0.0.1:9/', 'enabled', 1, 1000, 1, 0, 0 FROM generate_series($1, $2) n";
+    let both = async |conn: &mut PgConnection, event: &NewEvent| {
+        let rust = Publisher::new(&store, &Policy::default()).publish_now(event.clone()).await.unwrap().id;
+        let (sql, _) = publish(conn, event).await.unwrap();
+        let mut seen = Vec::new();
+        for id in [rust.as_str(), &sql] {
+            let count = "SELECT (SELECT count(*) FROM twiceproof_deliveries WHERE event = $1),
+                 (SELECT count(*) FROM twiceproof_fan_outs WHERE event = $1)";
+            seen.push(sqlx::query_as::<_, (i64, i64)>(count).bind(id).fetch_one(&mut *conn).await.unwrap());
+        }
+        assert_eq!(seen[0], seen[1]);
+        seen[0]
+    };
+    let event = NewEvent::json(tenant(), "order.paid", Bytes::from_static(b"{}"));
+    sqlx::query(sql).bind(1_001_i64).bind(1_500_i64).execute(&mut conn).await.unwrap();
+    assert_eq!(both(&mut conn, &event).await, (500, 0));
+    sqlx::query(sql).bind(1_501_i64).bind(1_501_i64).execute(&mut conn).await.unwrap();
+    assert_eq!(both(&mut conn, &event).await, (0, 1));
+    sqlx::raw_sql("DELETE FROM twiceproof_endpoints WHERE id > 'ep_1010'").execute(&mut conn).await.unwrap();
+    assert_eq!(both(&mut conn, &event).await, (10, 0));
+    let ordered = NewEvent { ordering_key: Some(key("a")), ..event };
+    assert_eq!(both(&mut conn, &ordered).await, (0, 1), "it stands behind what is on its way");
 }

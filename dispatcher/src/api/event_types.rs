@@ -292,7 +292,8 @@ impl EventTypeUpdate {
 
 impl From<EventType> for EventTypeOut {
     fn from(event_type: EventType) -> Self {
-        let EventTypeDetails { description, archived, deprecated, schemas, feature_flag, guarantee } = event_type.details;
+        let EventTypeDetails { description, archived, deprecated, schemas, feature_flag, guarantee } =
+            event_type.details;
         Self {
             name: event_type.name,
             description,

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{self, JoinSet};
 
 use super::attempt::{Ended, Hands, Mail};
+use crate::store::record::Finished;
 
 /// An endpoint that answers within this is quick: while a claim and a record go to the database and back, its slots would
 /// stand empty most of the time.
@@ -93,7 +94,7 @@ impl Flight {
             && let Some(endpoint) = self.endpoints.get_mut(&name)
         {
             endpoint.under_way -= 1;
-            endpoint.is_quick = matches!(&ended, Ok(Ended::Finished(one)) if one.is_success() && one.took() <= QUICK);
+            endpoint.is_quick = matches!(&ended, Ok(Ended::Finished(one)) if is_quick(one));
             if endpoint.under_way == 0 {
                 self.endpoints.remove(&name);
             }
@@ -124,6 +125,11 @@ impl Flight {
     pub(super) fn is_stopped(&self) -> bool {
         *self.stop.borrow()
     }
+}
+
+/// Where an attempt may be the only one, nothing is claimed ahead: with the worker all that was claimed would be lost.
+fn is_quick(one: &Finished) -> bool {
+    one.is_success() && one.took() <= QUICK && !one.is_at_most_once()
 }
 
 impl Endpoint {

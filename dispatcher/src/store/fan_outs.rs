@@ -32,6 +32,7 @@ pub struct FreshEvent<'a> {
 /// The columns of a new delivery, of an event under the alias `$event` and its id in the column `$id`, for an endpoint `e`: one with
 /// an ordering key waits until it is looked whether another is before it; else it is pending, or parked where the endpoint is
 /// disabled, so that it can be delivered once it is enabled. `$now` and `$deadline` are parameters.
+/// A tenant that nobody entered is of the default organisation, as in `manage`.
 macro_rules! delivery {
     ($event:literal, $id:literal, $now:literal, $deadline:literal) => {
         concat!(
@@ -46,8 +47,9 @@ macro_rules! delivery {
                     ", $event, ".ordering_key, ", $event, ".expires_at,
                     CASE WHEN EXISTS (
                         SELECT 1 FROM twiceproof_event_types y
-                        JOIN twiceproof_tenants o ON o.organisation = y.organisation AND o.id = e.tenant
-                        WHERE y.name = ", $event, ".event_type AND y.guarantee = 'at_most_once')
+                        WHERE y.name = ", $event, ".event_type AND y.guarantee = 'at_most_once' AND y.organisation = coalesce(
+                            (SELECT min(o.organisation) FROM twiceproof_tenants o WHERE o.id = e.tenant),
+                            'org_000000000000000000000000000'))
                     THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END "
         )
     };

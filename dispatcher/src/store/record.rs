@@ -73,6 +73,11 @@ impl Finished {
         self.decision == Decision::Delivered
     }
 
+    /// Whether what may have been sent is not sent again.
+    pub fn is_at_most_once(&self) -> bool {
+        self.claimed.at_most_once
+    }
+
     /// Whether the schedule has no further attempt for it.
     fn has_ended(&self) -> bool {
         match self.decision {
