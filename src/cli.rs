@@ -6,6 +6,7 @@
 mod bench;
 mod config_show;
 mod demo;
+mod doctor;
 mod endpoint_add;
 mod endpoint_list;
 mod endpoint_remove;
@@ -18,15 +19,18 @@ mod keygen;
 mod logging;
 mod migrate;
 mod output;
+mod process;
 mod prove_actor;
 mod prove_check;
 mod prove_crash;
 mod secrets_reseal;
 mod serve;
+mod signals;
 mod token;
 mod verify;
 mod verify_vectors;
 mod when;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -49,6 +53,8 @@ enum Command {
     Demo(demo::Args),
     Bench(bench::Args),
     Serve(serve::Args),
+    Worker(worker::Args),
+    Doctor(doctor::Args),
     Token(token::Args),
     Migrate(migrate::Args),
     Keygen(keygen::Args),
@@ -120,6 +126,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(args, global).await,
         Command::Bench(args) => bench::run(args, global).await,
         Command::Serve(args) => serve::run(args, global).await,
+        Command::Worker(args) => worker::run(args, global).await,
+        Command::Doctor(args) => doctor::run(args, global).await,
         Command::Token(args) => token::run(args, global).await,
         Command::Migrate(args) => migrate::run(args, global).await,
         Command::Keygen(args) => keygen::run(args, global).await,

@@ -15,6 +15,7 @@ use crate::destination::Destination;
 use crate::endpoint_policy::EndpointPolicy;
 use crate::headers::CustomHeaders;
 use crate::manage::tenants::Metadata;
+use crate::signing::Signing;
 use crate::store::endpoints::EndpointRow;
 
 /// An endpoint to be created.
@@ -40,6 +41,8 @@ pub struct NewEndpoint {
     pub rate_limit: Option<u32>,
     /// What differs from the worker's policy.
     pub policy: EndpointPolicy,
+    /// The names of the signature headers, and signatures of other styles beside them.
+    pub signing: Signing,
     /// Whether it is sent events; if not, they are parked until it is enabled.
     pub enabled: bool,
     /// What signs first, a shared secret or a private key; a secret is generated if there is none.
@@ -64,6 +67,7 @@ impl NewEndpoint {
             metadata: Metadata::default(),
             rate_limit: None,
             policy: EndpointPolicy::default(),
+            signing: Signing::default(),
             enabled: true,
             secret: None,
             timeout: None,
@@ -99,6 +103,8 @@ pub struct Endpoint {
     pub rate_limit: Option<u32>,
     /// What differs from the worker's policy, its horizon for one.
     pub policy: EndpointPolicy,
+    /// The names of the signature headers, and signatures of other styles beside them.
+    pub signing: Signing,
     /// The deadline of one attempt.
     pub timeout: Duration,
     /// How many requests a worker may have under way to it.
@@ -131,6 +137,7 @@ impl Endpoint {
             headers: serde_json::from_str(&row.headers).map_err(broken)?,
             metadata: serde_json::from_str(&row.metadata).map_err(broken)?,
             policy: serde_json::from_str(&row.policy).map_err(broken)?,
+            signing: serde_json::from_str(&row.signing).map_err(broken)?,
             failing_since: row.failing_since.map(Timestamp::from_millis),
             closed_until: row.breaker_until.max(row.throttled_until).map(Timestamp::from_millis),
             rate_limit: row.rate_limit.and_then(|limit| u32::try_from(limit).ok()),

@@ -110,7 +110,8 @@ impl CustomHeaders {
     }
 }
 
-fn name(text: &str) -> Result<String, InvalidHeader> {
+/// A name that a header of an endpoint's own may have, in lower case.
+pub(crate) fn name(text: &str) -> Result<String, InvalidHeader> {
     let shown = || text.chars().take(64).collect();
     let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| InvalidHeader::Name(shown()))?;
     match name.as_str() {

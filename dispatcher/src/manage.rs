@@ -28,6 +28,7 @@ use crate::event::InvalidEvent;
 use crate::guard::{AddressPolicy, Refused};
 use crate::headers::InvalidHeader;
 use crate::schedule::Policy;
+use crate::signing::InvalidSigning;
 use crate::store::endpoints::{self, EndpointRow};
 use crate::store::secrets::{self as stored_secrets, SecretKey};
 use crate::store::waiting;
@@ -73,6 +74,9 @@ pub enum ManageError {
     /// The policy cannot be one.
     #[error(transparent)]
     Policy(#[from] InvalidPolicy),
+    /// The way it is signed for cannot be one.
+    #[error(transparent)]
+    Signing(#[from] InvalidSigning),
     /// The endpoint has a secret with this id.
     #[error("the endpoint already has a secret with this id")]
     SecretIdTaken,

@@ -8,13 +8,14 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::signature::{self, SigningKey};
 use url::Url;
 
 use crate::destination::Destination;
 use crate::headers::CustomHeaders;
+use crate::signing::Signing;
 
 /// The `User-Agent` of all deliveries.
 pub const AGENT: &str = concat!("twiceproof/", env!("CARGO_PKG_VERSION"));
@@ -36,6 +37,8 @@ pub struct Letter<'a> {
     pub timeout: Duration,
     /// Headers that the endpoint's owner wants to see. They never take the place of the others.
     pub custom: &'a CustomHeaders,
+    /// The names of the signature headers, and signatures of other styles beside them.
+    pub signing: &'a Signing,
 }
 
 /// A request that is ready to be sent. Only [`sign`] makes it.
@@ -56,6 +59,9 @@ pub enum NotSigned {
     /// The endpoint has more live secrets than a receiver would read.
     #[error("the endpoint has more than {} live secrets", signature::MAX_SIGNATURES)]
     TooManySecrets,
+    /// It is to be signed in the style of another sender too, and all live secrets are key pairs.
+    #[error("the endpoint has no live shared secret to sign with in another style")]
+    NoSharedSecret,
     /// The event's content type cannot be a header value.
     #[error("the event's content type is not a header value")]
     ContentType,
@@ -82,15 +88,11 @@ pub fn sign(letter: &Letter<'_>, now: Timestamp) -> Result<SignedRequest, NotSig
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     // No answer is ever decompressed.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    for (name, value) in [
-        (signature::ID, letter.event_id),
-        (signature::TIMESTAMP, &now.as_secs().to_string()),
-        (signature::SIGNATURE, &signatures),
-    ] {
-        // Ids, digits and base64 are header values; the last refusal stands for what cannot happen.
-        let value = HeaderValue::from_str(value).map_err(|_| NotSigned::ContentType)?;
-        headers.insert(HeaderName::from_static(name), value);
-    }
+    let signed = (letter.event_id, now, signatures.as_str());
+    letter
+        .signing
+        .put_on(&mut headers, signed, letter.secrets, letter.payload)
+        .map_err(|_| NotSigned::NoSharedSecret)?;
     Ok(SignedRequest { url: letter.url.clone(), headers, body: letter.payload.clone(), timeout: letter.timeout })
 }
 
@@ -112,6 +114,7 @@ impl fmt::Debug for SignedRequest {
 
 #[cfg(test)]
 mod tests {
+    use http::header::HeaderName;
     use twiceproof_shared::secret::Secret;
     use twiceproof_shared::signature::{SignedHeaders, TOLERANCE, verify_with};
 
@@ -133,6 +136,7 @@ mod tests {
             secrets,
             timeout: Duration::from_secs(15),
             custom: &CustomHeaders::default(),
+            signing: &Signing::default(),
         };
         sign(&letter, now)
     }

@@ -10,6 +10,7 @@ mod admit;
 mod attempts;
 pub mod claim;
 pub mod counts;
+pub mod doctor;
 pub mod endpoints;
 pub mod event_types;
 pub mod events;

@@ -9,6 +9,7 @@ use clap::ArgGroup;
 use serde_json::json;
 use twiceproof::dispatcher::guard::Refused;
 use twiceproof::dispatcher::manage::{Created, tenants};
+use twiceproof::dispatcher::signing::{Beside, Names, Signing, Style};
 use twiceproof::dispatcher::{ManageError, Manager, NewEndpoint};
 use twiceproof::random::Random;
 use twiceproof::signature::{PrivateKey, SigningKey};
@@ -48,6 +49,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "TEXT", default_value = "")]
     description: String,
 
+    /// The names of the signature headers
+    #[arg(long, value_name = "NAMES", value_enum, default_value_t = HeaderNames::Webhook)]
+    header_names: HeaderNames,
+
+    /// Sign in the style of another sender too, with its own header; repeat it for several
+    #[arg(long = "also-sign-like", value_name = "SENDER", value_enum)]
+    beside: Vec<Sender>,
+
     /// Register the URL though the tenant has an endpoint with it: both are sent every event that they match
     #[arg(long)]
     again: bool,
@@ -57,11 +66,51 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// The names of the signature headers.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum HeaderNames {
+    /// webhook-id, webhook-timestamp, webhook-signature
+    Webhook,
+    /// svix-id, svix-timestamp, svix-signature
+    Svix,
+    /// Both
+    Both,
+}
+
+/// Another sender whose style customers may know.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Sender {
+    /// X-Hub-Signature-256: sha256=HEX
+    Github,
+    /// Stripe-Signature: t=TIME,v1=HEX
+    Stripe,
+    /// X-Shopify-Hmac-Sha256: BASE64
+    Shopify,
+}
+
+fn signing(names: HeaderNames, beside: &[Sender]) -> Signing {
+    let names = match names {
+        HeaderNames::Webhook => Names::Webhook,
+        HeaderNames::Svix => Names::Svix,
+        HeaderNames::Both => Names::Both,
+    };
+    let beside = beside.iter().map(|sender| {
+        let style = match sender {
+            Sender::Github => Style::Github,
+            Sender::Stripe => Style::Stripe,
+            Sender::Shopify => Style::Shopify,
+        };
+        Beside { style, header: None, key: None }
+    });
+    Signing { names, beside: beside.collect() }
+}
+
 pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let config = global.start(&[])?;
     let mut new = NewEndpoint::new(config.tenant.clone(), &args.url);
     new.event_types = args.event_types;
     new.description = args.description;
+    new.signing = signing(args.header_names, &args.beside);
     if !args.generate
         && let Some(path) = &args.secret_file
     {

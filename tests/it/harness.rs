@@ -189,6 +189,7 @@ const ONLY_SQLITE: &[&str] = &[
     "units::a_unit_that_commits_by_itself_is_told_so",
     "units::a_unit_that_rolls_the_outer_transaction_back_harms_no_other",
     "units::queued_units_share_one_commit",
+    "workers::a_second_worker_on_one_file_is_told_who_has_it_and_what_to_do",
 ];
 
 /// Tests about what only PostgreSQL has: failed transactions, advisory locks, a server that goes away.
@@ -229,6 +230,8 @@ const ONLY_POSTGRES: &[&str] = &[
     "wake::a_storm_of_wake_ups_is_told_a_few_times",
     "wake::another_schema_is_not_woken",
     "wake::nothing_is_told_where_only_the_own_process_listens",
+    "workers::three_workers_of_which_one_is_killed_again_and_again_lose_nothing",
+    "workers::workers_that_are_restarted_in_turn_send_nothing_twice",
 ];
 
 /// A test that is handed what it needs.

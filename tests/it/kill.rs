@@ -180,9 +180,18 @@ pub struct Program(Child);
 impl Program {
     pub fn start(database: &DatabaseUrl, kill_at: Option<&str>) -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0)).to_string();
+        Self::run(&["serve", "--allow-private-addresses", "--listen", &listen], database, kill_at)
+    }
+
+    /// `twiceproof worker`.
+    pub fn worker(database: &DatabaseUrl) -> Self {
+        Self::run(&["worker", "--allow-private-addresses"], database, None)
+    }
+
+    fn run(args: &[&str], database: &DatabaseUrl, kill_at: Option<&str>) -> Self {
         let mut command = Command::new(binary());
         command
-            .args(["serve", "--allow-private-addresses", "--listen", &listen])
+            .args(args)
             .env("TWICEPROOF_DATABASE", database.expose())
             .envs(QUICK)
             .env_remove("TWICEPROOF_TEST_KILL_AT")
@@ -199,7 +208,7 @@ impl Program {
         ended(&mut self.0).await
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }

@@ -22,6 +22,7 @@ mod commit_cut;
 mod copies;
 mod crash;
 mod dispatch;
+mod doctor;
 mod egress;
 mod egress_table;
 mod fan_outs;
@@ -63,6 +64,7 @@ mod seam;
 mod together;
 mod upgrade;
 mod wake;
+mod workers;
 
 use std::process::ExitCode;
 
@@ -112,6 +114,8 @@ fn main() -> ExitCode {
     log_growth::register(&mut suite);
     bench::register(&mut suite);
     wake::register(&mut suite);
+    workers::register(&mut suite);
+    doctor::register(&mut suite);
     api_endpoints::register(&mut suite);
     api_description::register(&mut suite);
     api_endpoint_rules::register(&mut suite);

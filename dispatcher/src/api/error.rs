@@ -125,6 +125,7 @@ impl From<ManageError> for ApiError {
             ManageError::EventType(_) => Self::body("eventTypes", error.to_string()),
             ManageError::Limit(_) => Self::body("", error.to_string()),
             ManageError::Policy(_) => Self::body("policy", error.to_string()),
+            ManageError::Signing(_) => Self::body("signing", error.to_string()),
             ManageError::Header(_) => Self::body("headers", error.to_string()),
             ManageError::UidTaken(_) => Self::conflict("uid_taken", error.to_string()),
             ManageError::SecretIdTaken => Self::conflict("secret_id_taken", error.to_string()),

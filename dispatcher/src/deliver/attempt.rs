@@ -163,6 +163,7 @@ fn request(
         secrets: &target.secrets,
         timeout: target.timeout,
         custom: &target.headers,
+        signing: &target.signing,
     };
     sign(&letter, now).map_err(|reason| NotSent::NotSigned(reason.to_string()))
 }

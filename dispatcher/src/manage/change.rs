@@ -7,7 +7,7 @@ use std::time::Duration;
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::key::Key;
-use twiceproof_shared::store::{Conn, Wake};
+use twiceproof_shared::store::{Conn, StoreError, Wake};
 
 use super::tenants::{Metadata, check_uid, metadata_json};
 use super::{MAX_DESCRIPTION_BYTES, MAX_TIMEOUT, ManageError, Manager, found, with_event_types};
@@ -15,6 +15,7 @@ use crate::endpoint::{Endpoint, NewEndpoint};
 use crate::endpoint_policy::EndpointPolicy;
 use crate::event::{MAX_CHANNELS, check_event_type};
 use crate::headers::CustomHeaders;
+use crate::signing::Signing;
 use crate::store::endpoints::{self, EndpointRow};
 
 /// What changes of an endpoint; what is not given stays.
@@ -38,6 +39,8 @@ pub struct EndpointChange {
     pub rate_limit: Option<Option<u32>>,
     /// What differs from the worker's policy, as a whole. Deliveries that were made keep their horizon.
     pub policy: Option<EndpointPolicy>,
+    /// The names of the signature headers, and signatures of other styles beside them, as a whole.
+    pub signing: Option<Signing>,
     /// The deadline of one attempt.
     pub timeout: Option<Duration>,
     /// How many requests a worker may have under way to it.
@@ -137,6 +140,7 @@ impl Manager {
             metadata: "{}".to_owned(),
             rate_limit: None,
             policy: "{}".to_owned(),
+            signing: "{}".to_owned(),
             horizon_ms: None,
             failing_since: None,
             breaker_until: None,
@@ -152,6 +156,7 @@ impl Manager {
             metadata: Some(new.metadata.clone()),
             rate_limit: Some(new.rate_limit),
             policy: Some(new.policy.clone()),
+            signing: Some(new.signing.clone()),
             timeout: new.timeout,
             slots: new.slots,
             enabled: None,
@@ -200,6 +205,15 @@ impl Manager {
             // Numbers and texts always can be written as JSON.
             row.policy = serde_json::to_string(policy).unwrap_or_default();
             row.horizon_ms = policy.horizon().map(millis);
+        }
+        if let Some(signing) = &change.signing {
+            // Texts always can be written as JSON.
+            row.signing = serde_json::to_string(signing).unwrap_or_default();
+        }
+        if change.signing.is_some() || change.headers.is_some() {
+            let broken = |_| StoreError::Refused("how the endpoint is signed for cannot be read".into());
+            let signing: Signing = serde_json::from_str(&row.signing).map_err(broken)?;
+            signing.check(&serde_json::from_str(&row.headers).map_err(broken)?)?;
         }
         if let Some(timeout) = change.timeout {
             if timeout < Duration::from_millis(1) || timeout > MAX_TIMEOUT {

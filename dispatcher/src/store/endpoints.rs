@@ -48,6 +48,8 @@ pub struct EndpointRow {
     pub rate_limit: Option<i64>,
     /// What differs from the worker's policy, as a JSON object.
     pub policy: String,
+    /// How it is signed for, as a JSON object.
+    pub signing: String,
     /// The policy's horizon in milliseconds.
     pub horizon_ms: Option<i64>,
     /// Since when it only fails.
@@ -64,7 +66,7 @@ macro_rules! select {
         concat!(
             "SELECT tenant, id, uid, url, description, state, state_reason, all_event_types, timeout_ms, slots,
                     last_success_at, last_failure_at, failures_in_row, created_at, updated_at, channels, headers, metadata,
-                    rate_limit, policy, horizon_ms, failing_since, breaker_until, throttled_until
+                    rate_limit, policy, signing, horizon_ms, failing_since, breaker_until, throttled_until
              FROM twiceproof_endpoints ",
             $which
         )
@@ -80,8 +82,8 @@ pub async fn insert(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, Stor
         .execute(
             "INSERT INTO twiceproof_endpoints (tenant, id, uid, url, description, state, state_reason, all_event_types,
                  timeout_ms, slots, channels, headers, metadata, rate_limit, created_at, updated_at, policy,
-                 horizon_ms)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16, $17)
+                 horizon_ms, signing)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16, $17, $18)
              ON CONFLICT DO NOTHING",
             &[
                 Arg::from(&row.tenant),
@@ -101,6 +103,7 @@ pub async fn insert(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, Stor
                 row.created_at.into(),
                 Arg::from(&row.policy),
                 row.horizon_ms.into(),
+                Arg::from(&row.signing),
             ],
         )
         .await?;
@@ -116,7 +119,7 @@ pub async fn update(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, Stor
         .execute(
             "UPDATE twiceproof_endpoints SET uid = $3, url = $4, description = $5, all_event_types = $6, timeout_ms = $7,
                  slots = $8, channels = $9, headers = $10, metadata = $11, rate_limit = $12, updated_at = $13,
-                 policy = $14, horizon_ms = $15
+                 policy = $14, horizon_ms = $15, signing = $16
              WHERE tenant = $1 AND id = $2",
             &[
                 Arg::from(&row.tenant),
@@ -134,6 +137,7 @@ pub async fn update(conn: &mut Conn<'_>, row: &EndpointRow) -> Result<bool, Stor
                 row.updated_at.into(),
                 Arg::from(&row.policy),
                 row.horizon_ms.into(),
+                Arg::from(&row.signing),
             ],
         )
         .await?;

@@ -19,6 +19,7 @@ use super::json;
 use super::secrets::SecretRow;
 use crate::endpoint_policy::EndpointPolicy;
 use crate::headers::CustomHeaders;
+use crate::signing::Signing;
 
 /// Tenant and id.
 type Key = (String, String);
@@ -53,6 +54,8 @@ pub struct Target {
     pub headers: CustomHeaders,
     /// What differs from the worker's policy.
     pub policy: EndpointPolicy,
+    /// How it is signed for.
+    pub signing: Signing,
 }
 
 impl Cargo {
@@ -122,7 +125,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, store: &Store) -> Result<HashM
     let sql = match conn.database() {
         // Differs because each database has its own way to read rows out of JSON.
         Database::Sqlite => {
-            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, e.headers, e.policy, s.key_id, s.kind, s.secret, s.sealed_by FROM jsonb_each($1) k
+            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, e.headers, e.policy, e.signing, s.key_id, s.kind, s.secret, s.sealed_by FROM jsonb_each($1) k
              CROSS JOIN twiceproof_endpoints e ON e.tenant = k.value ->> 'tenant' AND e.id = k.value ->> 'id'
              LEFT JOIN twiceproof_endpoint_secrets s
                  ON s.tenant = e.tenant AND s.endpoint = e.id AND (s.expires_at IS NULL OR s.expires_at > $2)
@@ -130,7 +133,7 @@ async fn targets(conn: &mut Conn<'_>, keys: &str, store: &Store) -> Result<HashM
         }
         // Differs because each database has its own way to read rows out of JSON.
         Database::Postgres => {
-            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, e.headers, e.policy, s.key_id, s.kind, s.secret, s.sealed_by
+            "SELECT e.tenant, e.id, e.url, e.slots, e.timeout_ms, e.headers, e.policy, e.signing, s.key_id, s.kind, s.secret, s.sealed_by
              FROM json_to_recordset($1::json) AS k (tenant text, id text)
              JOIN twiceproof_endpoints e ON e.tenant = k.tenant AND e.id = k.id
              LEFT JOIN twiceproof_endpoint_secrets s
@@ -163,6 +166,7 @@ struct TargetRow {
     timeout_ms: i64,
     headers: String,
     policy: String,
+    signing: String,
     key_id: Option<String>,
     kind: Option<String>,
     secret: Option<Vec<u8>>,
@@ -184,6 +188,7 @@ impl TargetRow {
             // Checked when they were stored; what cannot be read is left out.
             headers: serde_json::from_str(&self.headers).unwrap_or_default(),
             policy: serde_json::from_str(&self.policy).unwrap_or_default(),
+            signing: serde_json::from_str(&self.signing).unwrap_or_default(),
         }
     }
 }

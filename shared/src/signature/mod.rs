@@ -177,6 +177,15 @@ fn shared_matches(secret: &Secret, headers: &SignedHeaders<'_>, body: &[u8], sig
     signatures.v1.iter().any(|candidate| mac.clone().verify_slice(candidate).is_ok())
 }
 
+/// HMAC-SHA256 of the parts, one after another, for signatures in other styles than Standard Webhooks'.
+#[must_use]
+pub fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of every length"));
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().into()
+}
+
 fn mac(secret: &Secret, id: &str, timestamp: &str, body: &[u8]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.expose())
         .unwrap_or_else(|_| unreachable!("HMAC takes keys of every length"));

@@ -31,6 +31,7 @@ mod reader;
 mod reentrancy;
 mod running;
 mod savepoint;
+pub mod settings;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod tx;

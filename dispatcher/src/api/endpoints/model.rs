@@ -21,6 +21,7 @@ use crate::headers::CustomHeaders;
 use crate::manage::change::EndpointChange;
 use crate::manage::event_types::EventType;
 use crate::manage::tenants::{Metadata, check_uid};
+use crate::signing::Signing;
 use crate::store::counts::Counts;
 
 /// An endpoint to be created.
@@ -52,6 +53,8 @@ pub(in crate::api) struct EndpointIn {
     headers: Option<std::collections::BTreeMap<String, String>>,
     /// What differs from the server's policy: schedule, horizon, what answers mean, breaker.
     policy: Option<EndpointPolicy>,
+    /// The names of the signature headers, and signatures in the styles of other senders beside them.
+    signing: Option<Signing>,
 }
 
 /// What an endpoint becomes.
@@ -73,6 +76,8 @@ pub(in crate::api) struct EndpointUpdate {
     metadata: Metadata,
     /// All that differs from the server's policy; if it is left out, what differs stays.
     policy: Option<EndpointPolicy>,
+    /// How it is signed for, as a whole; if it is left out, that stays.
+    signing: Option<Signing>,
 }
 
 /// What changes of an endpoint; what is left out stays.
@@ -93,6 +98,8 @@ pub(in crate::api) struct EndpointPatch {
     metadata: Option<Metadata>,
     /// All that differs from the server's policy; what it leaves out is the server's again.
     policy: Option<EndpointPolicy>,
+    /// How it is signed for, as a whole.
+    signing: Option<Signing>,
 }
 
 /// An endpoint.
@@ -116,6 +123,8 @@ pub(in crate::api) struct EndpointOut {
     pub(in crate::api) metadata: Metadata,
     /// What differs from the server's policy.
     pub(in crate::api) policy: EndpointPolicy,
+    /// The names of the signature headers, and signatures in the styles of other senders beside them.
+    pub(in crate::api) signing: Signing,
     /// Always 1: endpoints have no versions. Older SDKs want to read it.
     pub(in crate::api) version: u8,
     #[schema(value_type = String, format = DateTime)]
@@ -157,6 +166,7 @@ impl EndpointIn {
         new.headers = CustomHeaders::new(self.headers.unwrap_or_default())
             .map_err(|invalid| ApiError::body("headers", invalid.to_string()))?;
         new.policy = self.policy.unwrap_or_default();
+        new.signing = self.signing.unwrap_or_default();
         new.secret = self.secret.as_deref().map(secret).transpose()?;
         Ok(new)
     }
@@ -175,6 +185,7 @@ impl EndpointUpdate {
             rate_limit: Some(self.throttle_rate),
             enabled: Some(!self.disabled),
             policy: self.policy,
+            signing: self.signing,
             ..EndpointChange::default()
         })
     }
@@ -192,6 +203,7 @@ impl EndpointUpdate {
         new.rate_limit = self.throttle_rate;
         new.metadata = self.metadata;
         new.policy = self.policy.unwrap_or_default();
+        new.signing = self.signing.unwrap_or_default();
         Ok(Some(new))
     }
 }
@@ -209,6 +221,7 @@ impl EndpointPatch {
             rate_limit: self.throttle_rate,
             enabled: self.disabled.map(|disabled| !disabled),
             policy: self.policy,
+            signing: self.signing,
             ..EndpointChange::default()
         })
     }
@@ -244,6 +257,7 @@ impl From<Endpoint> for EndpointOut {
             throttle_rate: endpoint.rate_limit,
             metadata: endpoint.metadata,
             policy: endpoint.policy,
+            signing: endpoint.signing,
             version: 1,
             created_at: DateTime(endpoint.created_at),
             updated_at: DateTime(endpoint.updated_at),

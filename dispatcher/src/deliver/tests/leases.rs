@@ -257,7 +257,7 @@ async fn a_second_worker_on_one_file_is_refused() {
     }
     let first = bed.dispatcher().await;
     let second = Dispatcher::start(&bed.store, DispatcherOptions::default()).await;
-    assert!(matches!(second, Err(StartError::Lock(LockError::Held(_)))));
+    assert!(matches!(second, Err(StartError::Lock(LockError::Held { .. }))));
     first.stop().await;
     bed.dispatcher().await.stop().await;
 }

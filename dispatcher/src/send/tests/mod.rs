@@ -19,6 +19,7 @@ use super::*;
 use crate::fixtures::{RawServer, read_request};
 use crate::headers::CustomHeaders;
 use crate::request::{Letter, sign};
+use crate::signing::Signing;
 
 fn local() -> Sender {
     Sender::new(SenderOptions { addresses: AddressPolicy::AllowPrivate, ..SenderOptions::default() }).unwrap()
@@ -41,6 +42,7 @@ fn request_with(url: &str, timeout: Duration, payload: &[u8]) -> SignedRequest {
         secrets: &[Secret::from_bytes(vec![7; 32]).unwrap().into()],
         timeout,
         custom: &CustomHeaders::default(),
+        signing: &Signing::default(),
     };
     sign(&letter, Timestamp::from_secs(1_700_000_000)).unwrap()
 }
