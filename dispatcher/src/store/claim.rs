@@ -134,7 +134,7 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
     if request.moves {
         moved_all &= waiting::promote_due(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
         moved_all &= waiting::return_expired(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
-        moved_all &= waiting::end_overdue(conn, now, MOST_ENDED).await?;
+        moved_all &= waiting::end_overdue(conn, since, now, MOST_ENDED).await?;
         if let Some(tenant) = fan_outs::spread(conn, &request.spread_after, now).await? {
             (spread_after, moved_all) = (tenant, false);
         }

@@ -93,12 +93,17 @@ pub async fn return_expired(
     conn.execute(sql, &[now.into(), limit.into(), since.into()]).await
 }
 
-/// What has expired ends as dead, and what is sent at most once and whose lease is over: it may have been sent. At most `limit` of
-/// each; what is owed behind them goes on. True: that was all.
+/// What has expired after `since` ends as dead, and what is sent at most once and whose lease ended after it: it may have been sent. At
+/// most `limit` of each; what is owed behind them goes on. True: that was all.
 ///
 /// # Errors
 /// As [`StoreError`] says.
-pub async fn end_overdue(conn: &mut Conn<'_>, now: Timestamp, limit: i64) -> Result<bool, StoreError> {
+pub async fn end_overdue(
+    conn: &mut Conn<'_>,
+    since: Timestamp,
+    now: Timestamp,
+    limit: i64,
+) -> Result<bool, StoreError> {
     let unknown = match conn.database() {
         Database::Sqlite => {
             "UPDATE twiceproof_deliveries
@@ -107,7 +112,7 @@ pub async fn end_overdue(conn: &mut Conn<'_>, now: Timestamp, limit: i64) -> Res
                  attempts = attempts + 1, lease_owner = NULL, lease_until = 0,
                  resume_state = NULL, resume_reason = NULL, resume_due_at = NULL
              WHERE seq IN (
-                 SELECT seq FROM twiceproof_deliveries WHERE state = 'leased' AND lease_until <= $1 AND at_most_once = 1
+                 SELECT seq FROM twiceproof_deliveries WHERE state = 'leased' AND lease_until <= $1 AND lease_until > $3 AND at_most_once = 1
                  ORDER BY lease_until LIMIT $2)
              RETURNING tenant, endpoint, ordering_key, deadline_at"
         }
@@ -115,7 +120,7 @@ pub async fn end_overdue(conn: &mut Conn<'_>, now: Timestamp, limit: i64) -> Res
         Database::Postgres => {
             "WITH over AS MATERIALIZED (
                  SELECT tenant, event, endpoint FROM twiceproof_deliveries
-                 WHERE state = 'leased' AND lease_until <= $1 AND at_most_once = 1
+                 WHERE state = 'leased' AND lease_until <= $1 AND lease_until > $3 AND at_most_once = 1
                  ORDER BY lease_until LIMIT $2 FOR UPDATE SKIP LOCKED)
              UPDATE twiceproof_deliveries d
              SET state = CASE resume_state WHEN 'delivered' THEN 'delivered' ELSE 'dead' END,
@@ -135,6 +140,7 @@ pub async fn end_overdue(conn: &mut Conn<'_>, now: Timestamp, limit: i64) -> Res
              WHERE seq IN (
                  SELECT seq FROM twiceproof_deliveries
                  WHERE expires_at IS NOT NULL AND state IN ('pending', 'backoff', 'parked') AND expires_at <= $1
+                   AND expires_at > $3
                  ORDER BY expires_at LIMIT $2)
              RETURNING tenant, endpoint, ordering_key, deadline_at"
         }
@@ -143,6 +149,7 @@ pub async fn end_overdue(conn: &mut Conn<'_>, now: Timestamp, limit: i64) -> Res
             "WITH over AS MATERIALIZED (
                  SELECT tenant, event, endpoint FROM twiceproof_deliveries
                  WHERE expires_at IS NOT NULL AND state IN ('pending', 'backoff', 'parked') AND expires_at <= $1
+                   AND expires_at > $3
                  ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
              UPDATE twiceproof_deliveries d
              SET state = CASE resume_state WHEN 'delivered' THEN 'delivered' ELSE 'dead' END,
@@ -152,7 +159,7 @@ pub async fn end_overdue(conn: &mut Conn<'_>, now: Timestamp, limit: i64) -> Res
              RETURNING d.tenant, d.endpoint, d.ordering_key, d.deadline_at"
         }
     };
-    let args = [now.into(), limit.into()];
+    let args = [now.into(), limit.into(), since.into()];
     let mut ended: Vec<Ended> = conn.fetch_all(unknown, &args).await?;
     let unknown = ended.len();
     ended.extend(conn.fetch_all::<Ended>(expired, &args).await?);

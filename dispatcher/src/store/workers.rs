@@ -19,17 +19,16 @@ pub async fn heartbeat(conn: &mut Conn<'_>, worker: &Id, now: Timestamp) -> Resu
 }
 
 /// Takes all leases over that are not this worker's, and forgets the other workers. Only for SQLite, where the lock file
-/// proves that no other worker lives. What is sent at most once may have been sent: its lease is over, and the next claim ends it.
-/// Returns how many leases.
+/// proves that no other worker lives. What is sent at most once may have been sent: its lease ends by
+/// its time, and it with it. Returns how many leases.
 ///
 /// # Errors
 /// As [`StoreError`] says.
 pub async fn take_over_all(conn: &mut Conn<'_>, worker: &Id) -> Result<u64, StoreError> {
     conn.execute("DELETE FROM twiceproof_workers WHERE id <> $1", &[worker.into()]).await?;
     conn.execute(
-        "UPDATE twiceproof_deliveries
-         SET state = CASE at_most_once WHEN 1 THEN 'leased' ELSE 'pending' END, lease_owner = NULL, lease_until = 0
-         WHERE state = 'leased' AND coalesce(lease_owner, '') <> $1",
+        "UPDATE twiceproof_deliveries SET state = 'pending', lease_owner = NULL, lease_until = 0
+         WHERE state = 'leased' AND coalesce(lease_owner, '') <> $1 AND at_most_once = 0",
         &[worker.into()],
     )
     .await
@@ -53,21 +52,17 @@ pub async fn any_dead(conn: &mut Conn<'_>, since: Timestamp) -> Result<bool, Sto
 pub async fn take_over_dead(conn: &mut Conn<'_>, since: Timestamp, limit: i64) -> Result<u64, StoreError> {
     let sql = match conn.database() {
         Database::Sqlite => {
-            "UPDATE twiceproof_deliveries
-             SET state = CASE at_most_once WHEN 1 THEN 'leased' ELSE 'pending' END, lease_owner = NULL, lease_until = 0
-             WHERE seq IN (
-                 SELECT seq FROM twiceproof_deliveries WHERE state = 'leased'
+            "UPDATE twiceproof_deliveries SET state = 'pending', lease_owner = NULL, lease_until = 0 WHERE seq IN (
+                 SELECT seq FROM twiceproof_deliveries WHERE state = 'leased' AND at_most_once = 0
                  AND lease_owner IN (SELECT id FROM twiceproof_workers WHERE heartbeat_at < $1) LIMIT $2)"
         }
         // Differs because other workers do the same: rows that one of them holds are skipped.
         Database::Postgres => {
             "WITH left_behind AS MATERIALIZED (
-                 SELECT tenant, event, endpoint FROM twiceproof_deliveries WHERE state = 'leased'
+                 SELECT tenant, event, endpoint FROM twiceproof_deliveries WHERE state = 'leased' AND at_most_once = 0
                  AND lease_owner IN (SELECT id FROM twiceproof_workers WHERE heartbeat_at < $1)
                  LIMIT $2 FOR UPDATE SKIP LOCKED)
-             UPDATE twiceproof_deliveries d
-             SET state = CASE d.at_most_once WHEN 1 THEN 'leased' ELSE 'pending' END, lease_owner = NULL, lease_until = 0
-             FROM left_behind l
+             UPDATE twiceproof_deliveries d SET state = 'pending', lease_owner = NULL, lease_until = 0 FROM left_behind l
              WHERE d.tenant = l.tenant AND d.event = l.event AND d.endpoint = l.endpoint"
         }
     };
