@@ -10,6 +10,7 @@
 mod body;
 mod classify;
 mod resolve;
+mod timings;
 mod tls;
 
 #[cfg(test)]
@@ -28,6 +29,8 @@ use crate::guard::AddressPolicy;
 use crate::request::SignedRequest;
 use body::{Departure, TrackedBody};
 use resolve::GuardedResolver;
+
+pub use timings::Timings;
 
 /// The most of an answer's body that is read before its connection is dropped: 64 KiB.
 pub const READ_LIMIT: usize = 64 * 1024;
@@ -74,6 +77,8 @@ pub struct Sent {
     pub exchange: Exchange,
     /// From the start to the end of the exchange.
     pub elapsed: Duration,
+    /// Where the time went.
+    pub timings: Timings,
 }
 
 impl Sender {
@@ -91,6 +96,7 @@ impl Sender {
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls::config(&options.extra_roots)?)
             .dns_resolver(resolver)
+            .connector_layer(timings::NotesConnections)
             .redirect(redirect::Policy::none())
             .retry(reqwest::retry::never())
             .referer(false)
@@ -125,31 +131,41 @@ impl Sender {
     pub async fn send_until(&self, request: SignedRequest, stop: impl Future<Output = ()>) -> Sent {
         let started = Instant::now();
         let departure = Departure::default();
-        let exchange = match self.addresses.check_url(&request.url) {
-            Err(refused) => Exchange::NotSent(NotSent::Blocked(refused)),
-            Ok(()) => tokio::select! {
+        if let Err(refused) = self.addresses.check_url(&request.url) {
+            let exchange = Exchange::NotSent(NotSent::Blocked(refused));
+            return Sent { exchange, elapsed: started.elapsed(), timings: Timings::default() };
+        }
+        let exchange = async {
+            tokio::select! {
                 exchange = self.exchange(request, started, &departure) => exchange,
-                () = stop => {
-                    if departure.has_left() {
-                        Exchange::Unknown(Unknown::Shutdown)
-                    } else {
-                        Exchange::NotSent(NotSent::Shutdown)
-                    }
-                }
-            },
+                () = stop => match departure.has_left() {
+                    true => (Exchange::Unknown(Unknown::Shutdown), None),
+                    false => (Exchange::NotSent(NotSent::Shutdown), None),
+                },
+            }
         };
-        Sent { exchange, elapsed: started.elapsed() }
+        let ((exchange, answered), timings) = timings::watched(started, exchange).await;
+        Sent { exchange, elapsed: started.elapsed(), timings: Timings { answered, ..timings } }
     }
 
-    async fn exchange(&self, request: SignedRequest, started: Instant, departure: &Departure) -> Exchange {
+    /// What comes of it, and when the head of the answer had come.
+    async fn exchange(
+        &self,
+        request: SignedRequest,
+        started: Instant,
+        departure: &Departure,
+    ) -> (Exchange, Option<Duration>) {
         let deadline = started + request.timeout;
         let body = TrackedBody::new(request.body, departure.clone());
         let sending = self.client.post(request.url).headers(request.headers).body(reqwest::Body::wrap(body)).send();
         match timeout_at(deadline, sending).await {
-            Ok(Ok(response)) => Exchange::Answered(read(response, deadline).await),
-            Ok(Err(error)) => classify::failure(&error, departure.has_left()),
-            Err(_) if departure.has_left() => Exchange::Unknown(Unknown::Deadline),
-            Err(_) => Exchange::NotSent(NotSent::Deadline),
+            Ok(Ok(response)) => {
+                let answered = started.elapsed();
+                (Exchange::Answered(read(response, deadline).await), Some(answered))
+            }
+            Ok(Err(error)) => (classify::failure(&error, departure.has_left()), None),
+            Err(_) if departure.has_left() => (Exchange::Unknown(Unknown::Deadline), None),
+            Err(_) => (Exchange::NotSent(NotSent::Deadline), None),
         }
     }
 }

@@ -87,6 +87,9 @@ impl Story {
                 "response": one.response.as_deref().map(String::from_utf8_lossy),
                 "by_hand": one.by_hand != 0,
                 "started_at": when::rfc3339(one.started_at),
+                "resolved_ms": one.resolved_ms,
+                "connected_ms": one.connected_ms,
+                "answered_ms": one.answered_ms,
                 "took_ms": one.ended_at - one.started_at,
             })
         };
@@ -128,7 +131,11 @@ fn line(one: &StoredAttempt) -> String {
     let error = one.error.as_deref().map(|error| format!("  {error}")).unwrap_or_default();
     let by_hand = if one.by_hand == 0 { "" } else { "  by hand" };
     let took = one.ended_at - one.started_at;
-    format!("{}  {}{status}  {took} ms{by_hand}{error}", when::rfc3339(one.started_at), one.outcome)
+    let at = |ms: Option<i64>, what| ms.map(|ms| format!("{what} after {ms}")).into_iter();
+    let ways = at(one.resolved_ms, "resolved").chain(at(one.connected_ms, "connected"));
+    let ways: Vec<String> = ways.chain(at(one.answered_ms, "answered")).collect();
+    let ways = if ways.is_empty() { String::new() } else { format!(" ({})", ways.join(", ")) };
+    format!("{}  {}{status}  {took} ms{ways}{by_hand}{error}", when::rfc3339(one.started_at), one.outcome)
 }
 
 /// Whether a delivery in this state has a time at which it goes on by itself.

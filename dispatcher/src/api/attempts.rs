@@ -49,6 +49,12 @@ pub(super) struct MessageAttemptOut {
     /// 0 where there was no answer.
     response_status_code: u16,
     response_duration_ms: u64,
+    /// Our own addition: so many milliseconds after the start the host's name was resolved; null where there was a connection.
+    resolved_ms: Option<i64>,
+    /// Our own addition: and the connection stood, with TLS.
+    connected_ms: Option<i64>,
+    /// Our own addition: and the head of the answer had come.
+    answered_ms: Option<i64>,
     /// 0: success, 2: fail.
     status: u8,
     status_text: &'static str,
@@ -330,6 +336,9 @@ impl MessageAttemptOut {
             response,
             response_status_code: row.status.and_then(|status| u16::try_from(status).ok()).unwrap_or(0),
             response_duration_ms: u64::try_from(row.ended_at - row.started_at).unwrap_or(0),
+            resolved_ms: row.resolved_ms,
+            connected_ms: row.connected_ms,
+            answered_ms: row.answered_ms,
             status: if is_success { 0 } else { 2 },
             status_text: if is_success { "success" } else { "fail" },
             trigger_type: u8::from(row.by_hand != 0),

@@ -19,6 +19,7 @@ mod error;
 mod event_types;
 mod health;
 mod messages;
+mod missed;
 mod page;
 mod query;
 mod replays;
@@ -134,6 +135,7 @@ fn described() -> OpenApiRouter<Api> {
         .merge(messages::routes())
         .merge(attempts::routes())
         .merge(replays::routes())
+        .merge(missed::routes())
 }
 
 #[derive(utoipa::OpenApi)]

@@ -116,6 +116,20 @@ impl Page {
     }
 }
 
+impl<T> ListResponse<T> {
+    /// The same where the walk stopped at an id before the page was full: it goes on there, also from a page that is empty.
+    pub(super) fn stopped_at(mut self, page: &Page, end: Option<String>) -> Self {
+        if let Some(end) = end.filter(|_| self.done) {
+            self.done = false;
+            match page.backwards {
+                true => self.prev_iterator = Some(format!("-{end}")),
+                false => self.iterator = Some(end),
+            }
+        }
+        self
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,7 +22,7 @@ use crate::exchange::{Exchange, NotSent, Unknown};
 use crate::guard::Refused;
 use crate::request::{Letter, SignedRequest, sign};
 use crate::schedule::Policy;
-use crate::send::Sender;
+use crate::send::{Sender, Timings};
 use crate::store::claim::ClaimedDelivery;
 use crate::store::load::{Content, Target};
 use crate::store::record::{Finished, Span};
@@ -66,18 +66,18 @@ impl Hands {
             tracing::warn!(event = %claimed.key.event, "too much of a lease had passed before its request could be sent");
             return Ended::Unsent(claimed);
         }
-        let exchange = match request(&claimed, content, target.as_deref(), started_at) {
+        let (exchange, timings) = match request(&claimed, content, target.as_deref(), started_at) {
             Ok(request) => {
                 kill::at("before_request");
                 self.exchange(request, &claimed, stop).await
             }
-            Err(reason) => Exchange::NotSent(reason),
+            Err(reason) => (Exchange::NotSent(reason), Timings::default()),
         };
         if exchange == Exchange::NotSent(NotSent::Shutdown) {
             return Ended::Unsent(claimed);
         }
         let policy = target.as_deref().map(|target| &target.policy);
-        Ended::Finished(self.finish(claimed, exchange, policy, started_at))
+        Ended::Finished(self.finish(claimed, exchange, policy, started_at).timed(timings))
     }
 
     async fn exchange(
@@ -85,11 +85,12 @@ impl Hands {
         request: SignedRequest,
         claimed: &ClaimedDelivery,
         stop: impl Future<Output = ()>,
-    ) -> Exchange {
+    ) -> (Exchange, Timings) {
         // The hash in it is worth its time only where somebody reads it.
         let destination = tracing::enabled!(tracing::Level::DEBUG).then(|| request.destination());
         let sending = AssertUnwindSafe(self.sender.send_until(request, stop)).catch_unwind();
-        let exchange = sending.await.map_or(Exchange::Unknown(Unknown::Panicked), |sent| sent.exchange);
+        let sent = sending.await.map(|sent| (sent.exchange, sent.timings));
+        let (exchange, timings) = sent.unwrap_or((Exchange::Unknown(Unknown::Panicked), Timings::default()));
         tracing::debug!(
             event = %claimed.key.event,
             endpoint = %claimed.key.endpoint,
@@ -102,7 +103,7 @@ impl Hands {
         if !matches!(exchange, Exchange::NotSent(_)) {
             kill::at("request_left");
         }
-        exchange
+        (exchange, timings)
     }
 
     fn finish(

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
+use super::timings::Noted;
 use crate::guard::{AddressPolicy, Refused};
 
 /// Why a name gave no address.
@@ -54,10 +55,11 @@ impl GuardedResolver {
 
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let addresses = self.addresses;
+        let (addresses, noted) = (self.addresses, Noted::current());
         let found = (self.lookup)(name.as_str().to_owned());
         Box::pin(async move {
             let found = found.await.map_err(ResolveError::Failed)?;
+            noted.resolved();
             let allowed = allowed(addresses, found)?;
             // Port 0 stands for the port of the URL.
             let sockets = allowed.into_iter().map(|address| SocketAddr::new(address, 0));

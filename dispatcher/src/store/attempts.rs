@@ -3,6 +3,8 @@
 //! Place in the path: written by the record, also for attempts that came too late.
 //! Invariants: an attempt is known by its id; a row is written once and never changed.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
@@ -25,6 +27,12 @@ struct AttemptRow<'a> {
     started_at: i64,
     ended_at: i64,
     by_hand: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resolved_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connected_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answered_ms: Option<u64>,
 }
 
 /// Keeps these attempts, all of them in time or all of them late; how many were not there already.
@@ -52,6 +60,9 @@ pub(super) async fn insert(conn: &mut Conn<'_>, batch: &[&Finished], are_late: b
             started_at: one.started_at.as_millis(),
             ended_at: one.ended_at.as_millis(),
             by_hand: one.claimed.by_hand.into(),
+            resolved_ms: one.timings.resolved.map(millis),
+            connected_ms: one.timings.connected.map(millis),
+            answered_ms: one.timings.answered.map(millis),
         }
     });
     let rows = json(&rows.collect::<Vec<_>>())?;
@@ -60,11 +71,12 @@ pub(super) async fn insert(conn: &mut Conn<'_>, batch: &[&Finished], are_late: b
         Database::Sqlite => {
             "INSERT INTO twiceproof_attempts
                  (tenant, id, event, endpoint, number, token, outcome, late, status, error, response, started_at, ended_at,
-                  by_hand)
+                  by_hand, resolved_ms, connected_ms, answered_ms)
              SELECT value ->> 'tenant', value ->> 'id', value ->> 'event', value ->> 'endpoint', value ->> 'number',
                     value ->> 'token', value ->> 'outcome', $3, value ->> 'status', value ->> 'error',
                     substr($2, value ->> 'response_at', value ->> 'response_len'),
-                    value ->> 'started_at', value ->> 'ended_at', value ->> 'by_hand'
+                    value ->> 'started_at', value ->> 'ended_at', value ->> 'by_hand',
+                    value ->> 'resolved_ms', value ->> 'connected_ms', value ->> 'answered_ms'
              FROM jsonb_each($1) WHERE true
              ON CONFLICT DO NOTHING"
         }
@@ -72,15 +84,20 @@ pub(super) async fn insert(conn: &mut Conn<'_>, batch: &[&Finished], are_late: b
         Database::Postgres => {
             "INSERT INTO twiceproof_attempts
                  (tenant, id, event, endpoint, number, token, outcome, late, status, error, response, started_at, ended_at,
-                  by_hand)
+                  by_hand, resolved_ms, connected_ms, answered_ms)
              SELECT r.tenant, r.id, r.event, r.endpoint, r.number, r.token, r.outcome, $3, r.status, r.error,
-                    substring($2::bytea from r.response_at for r.response_len), r.started_at, r.ended_at, r.by_hand
+                    substring($2::bytea from r.response_at for r.response_len), r.started_at, r.ended_at, r.by_hand,
+                    r.resolved_ms, r.connected_ms, r.answered_ms
              FROM json_to_recordset($1::json) AS r
                  (tenant text, id text, event text, endpoint text, number bigint, token bigint, outcome text,
                   status bigint, error text, response_at int, response_len int, started_at bigint, ended_at bigint,
-                  by_hand bigint)
+                  by_hand bigint, resolved_ms bigint, connected_ms bigint, answered_ms bigint)
              ON CONFLICT DO NOTHING"
         }
     };
     conn.execute(sql, &[Arg::from(&rows), pool.as_bytes().into(), i64::from(are_late).into()]).await
+}
+
+fn millis(since_start: Duration) -> u64 {
+    u64::try_from(since_start.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,10 +4,12 @@
 //! read only where they are asked for.
 
 mod attempts;
+mod missed;
 
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 pub use self::attempts::{AttemptsOf, StoredAttempt, attempt, attempts, expunge_attempt};
+pub use self::missed::{MissedEvent, missed};
 
 /// A stored event.
 #[derive(Debug, Clone, sqlx::FromRow)]

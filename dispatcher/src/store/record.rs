@@ -20,6 +20,7 @@ use super::{DeliveryKey, attempts, from_json, json, resend, waiting};
 use crate::breaker::{self, Verdict};
 use crate::decide::{DeadReason, Decision};
 use crate::exchange::{Exchange, NotSent, Unknown};
+use crate::send::Timings;
 
 /// An attempt that has ended, with what was decided.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub struct Finished {
     throttled_until: Option<Timestamp>,
     pub(super) started_at: Timestamp,
     pub(super) ended_at: Timestamp,
+    pub(super) timings: Timings,
 }
 
 /// When an attempt began and ended.
@@ -47,7 +49,8 @@ impl ClaimedDelivery {
     /// Ends the attempt. The claim is given up to be recorded.
     pub fn finish(self, attempt: Id, exchange: Exchange, decision: Decision, span: Span) -> Finished {
         let Span { started_at, ended_at } = span;
-        Finished { claimed: self, attempt, exchange, decision, throttled_until: None, started_at, ended_at }
+        let timings = Timings::default();
+        Finished { claimed: self, attempt, exchange, decision, throttled_until: None, started_at, ended_at, timings }
     }
 }
 
@@ -56,6 +59,12 @@ impl Finished {
     #[must_use]
     pub fn throttled(self, until: Option<Timestamp>) -> Self {
         Self { throttled_until: until, ..self }
+    }
+
+    /// The same, with where the time went.
+    #[must_use]
+    pub fn timed(self, timings: Timings) -> Self {
+        Self { timings, ..self }
     }
 
     /// Which delivery it is.

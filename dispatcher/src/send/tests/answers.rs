@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use super::guarded::resolving;
 use super::*;
 
 #[tokio::test]
@@ -177,4 +178,35 @@ async fn informational_answers_are_skipped() {
     )
     .await;
     assert_eq!(answer(send(&local(), &server.url()).await).status, 202);
+}
+
+#[tokio::test]
+async fn an_attempt_knows_where_its_time_went_and_a_connection_that_was_open_has_no_times() {
+    let pause = Duration::from_millis(30);
+    let server = RawServer::start(move |mut stream| async move {
+        while read_request(&mut stream).await.is_some() {
+            tokio::time::sleep(pause).await;
+            if stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.is_err() {
+                break;
+            }
+        }
+    })
+    .await;
+    let sender = resolving(AddressPolicy::AllowPrivate, move |_| async move {
+        tokio::time::sleep(pause).await;
+        Ok(vec!["127.0.0.1".parse().unwrap()])
+    });
+    let url = format!("http://slow.example:{}/", server.address.port());
+    let first = sender.send(request(&url, Duration::from_secs(5))).await;
+    let Timings { resolved: Some(resolved), connected: Some(connected), answered: Some(answered) } = first.timings
+    else {
+        panic!("{first:?}")
+    };
+    assert!(resolved >= pause && connected >= resolved && answered >= connected + pause, "{first:?}");
+    assert!(first.elapsed >= answered);
+    let second = sender.send(request(&url, Duration::from_secs(5))).await;
+    assert_eq!((second.timings.resolved, second.timings.connected), (None, None), "{second:?}");
+    assert!(second.timings.answered.is_some_and(|answered| answered >= pause));
+    let refused = public().send(request("http://127.0.0.1:9/", Duration::from_secs(5))).await;
+    assert_eq!(refused.timings, Timings::default());
 }

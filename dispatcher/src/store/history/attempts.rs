@@ -27,6 +27,12 @@ pub struct StoredAttempt {
     pub started_at: i64,
     /// When it ended.
     pub ended_at: i64,
+    /// So many milliseconds after its start the host's name was resolved; none where there was a connection.
+    pub resolved_ms: Option<i64>,
+    /// And the connection stood, with TLS.
+    pub connected_ms: Option<i64>,
+    /// And the head of the answer had come.
+    pub answered_ms: Option<i64>,
 }
 
 /// Reads attempts, the ids of which lie between $2 and $3.
@@ -34,7 +40,8 @@ macro_rules! attempts {
     ($hint:literal, $which:literal, $order:literal) => {
         concat!(
             "SELECT a.id, a.event, a.endpoint, a.outcome, a.status, a.error,
-                    CASE WHEN $6 = 1 THEN a.response END AS response, a.by_hand, a.started_at, a.ended_at
+                    CASE WHEN $6 = 1 THEN a.response END AS response, a.by_hand, a.started_at, a.ended_at,
+                    a.resolved_ms, a.connected_ms, a.answered_ms
              FROM twiceproof_attempts a",
             $hint,
             " WHERE a.tenant = $1 AND a.id > $2 AND a.id < $3 AND ",
@@ -136,7 +143,8 @@ pub async fn attempt(
     id: &str,
 ) -> Result<Option<StoredAttempt>, StoreError> {
     conn.fetch_optional(
-        "SELECT id, event, endpoint, outcome, status, error, response, by_hand, started_at, ended_at
+        "SELECT id, event, endpoint, outcome, status, error, response, by_hand, started_at, ended_at,
+                resolved_ms, connected_ms, answered_ms
          FROM twiceproof_attempts WHERE tenant = $1 AND id = $3 AND event = $2",
         &[tenant.into(), event.into(), id.into()],
     )
