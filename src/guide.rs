@@ -22,3 +22,6 @@ pub mod metrics {
 
 #[doc = include_str!("guide/sql.md")]
 pub mod sql {}
+
+#[doc = include_str!("guide/operational.md")]
+pub mod operational {}

@@ -21,6 +21,7 @@ pub mod guard;
 pub mod headers;
 pub mod manage;
 pub mod open;
+pub mod operational;
 pub mod publish;
 pub mod purge;
 pub mod rate;

@@ -27,6 +27,7 @@ use crate::endpoint_policy::InvalidPolicy;
 use crate::event::InvalidEvent;
 use crate::guard::{AddressPolicy, Refused};
 use crate::headers::InvalidHeader;
+use crate::operational::{self, Telling, What};
 use crate::schedule::Policy;
 use crate::signing::InvalidSigning;
 use crate::store::endpoints::{self, EndpointRow};
@@ -207,9 +208,13 @@ impl Manager {
     /// [`ManageError::NotFound`], or as [`ManageError::Store`] says.
     pub async fn disable(&self, conn: &mut Conn<'_>, tenant: &Key, id: &str) -> Result<(), ManageError> {
         let (tenant, now) = (tenant.as_str(), self.store.now());
+        let was_enabled = self.is_enabled(conn, tenant, id).await?;
         found(endpoints::disable(conn, tenant, id, "manual", now).await?)?;
         waiting::park_pending(conn, tenant, id, now, MOST_MOVED).await?;
         waiting::park_backoff(conn, tenant, id, now, MOST_MOVED).await?;
+        if was_enabled {
+            tell(conn, &self.store, tenant, id, What::Disabled("manual", now)).await?;
+        }
         Ok(())
     }
 
@@ -220,9 +225,18 @@ impl Manager {
     /// [`ManageError::NotFound`], or as [`ManageError::Store`] says.
     pub async fn enable(&self, conn: &mut Conn<'_>, tenant: &Key, id: &str) -> Result<Wake, ManageError> {
         let now = self.store.now();
+        let was_enabled = self.is_enabled(conn, tenant.as_str(), id).await?;
         found(endpoints::enable(conn, tenant.as_str(), id, now).await?)?;
         waiting::unpark(conn, tenant.as_str(), id, now, MOST_MOVED).await?;
+        if !was_enabled {
+            tell(conn, &self.store, tenant.as_str(), id, What::Enabled).await?;
+        }
         Ok(self.store.waker().owed())
+    }
+
+    async fn is_enabled(&self, conn: &mut Conn<'_>, tenant: &str, id: &str) -> Result<bool, ManageError> {
+        let row = endpoints::find(conn, tenant, id).await?.ok_or(ManageError::NotFound)?;
+        Ok(row.state == "enabled")
     }
 
     /// Checks the endpoint and gives it its id and its first secret.
@@ -283,6 +297,13 @@ pub(crate) async fn insert(conn: &mut Conn<'_>, store: &Store, ready: &Ready) ->
     endpoints::insert_event_types(conn, &row.tenant, &row.id, event_types).await?;
     let key = SecretKey { tenant: &row.tenant, endpoint: &row.id, key_id };
     stored_secrets::insert(conn, store, key, secret, Timestamp::from_millis(row.created_at)).await?;
+    tell(conn, store, &row.tenant, &row.id, What::Created).await
+}
+
+/// Tells the organisation what has happened to an endpoint.
+async fn tell(conn: &mut Conn<'_>, store: &Store, tenant: &str, id: &str, what: What) -> Result<(), ManageError> {
+    let telling = Telling { tenant: tenant.to_owned(), endpoint: id.to_owned(), what };
+    operational::tell(conn, store, vec![telling]).await?;
     Ok(())
 }
 

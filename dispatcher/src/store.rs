@@ -21,6 +21,7 @@ pub mod health;
 pub mod history;
 mod lanes;
 pub mod load;
+pub mod operational;
 pub mod ordering;
 pub mod purge;
 pub mod record;

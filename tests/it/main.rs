@@ -46,6 +46,7 @@ mod languages;
 mod ledger;
 mod linear;
 mod log_growth;
+mod operational;
 mod ordering;
 mod plans;
 mod plans_fill;
@@ -113,6 +114,7 @@ fn main() -> ExitCode {
     plans_history::register(&mut suite);
     policy::register(&mut suite);
     ordering::register(&mut suite);
+    operational::register(&mut suite);
     guarantees::register(&mut suite);
     fan_outs::register(&mut suite);
     held_snapshot::register(&mut suite);

@@ -12,6 +12,7 @@ use twiceproof_shared::{kill, metrics};
 
 use super::attempt::{Ended, Mail};
 use super::news;
+use crate::operational;
 use crate::store::claim::{self, ClaimRequest, Claimed, ClaimedDelivery};
 use crate::store::load::{self, Cargo};
 use crate::store::record::{self, Finished, Recorded};
@@ -69,19 +70,20 @@ pub(super) async fn record(store: &Store, batch: Arc<Vec<Finished>>) -> Result<R
         return Ok(Recorded::default());
     }
     let clock = store.clone();
-    let (recorded, changes) = store
+    let (recorded, turned) = store
         .run_own(move |conn| {
             let (batch, clock) = (Arc::clone(&batch), clock.clone());
             Box::pin(async move {
-                let recorded = record::record_and_tell(conn, &batch, clock.now()).await?;
+                let (recorded, mut turned) = record::record_and_tell(conn, &batch, clock.now()).await?;
+                operational::tell(conn, &clock, std::mem::take(&mut turned.tellings)).await?;
                 kill::at("record_before_commit");
-                Ok::<_, StoreError>(recorded)
+                Ok::<_, StoreError>((recorded, turned))
             })
         })
         .await?;
     kill::at("record_after_commit");
     measure(&recorded);
-    news::tell_changes(&changes);
+    news::tell_changes(&turned.endpoints);
     Ok(recorded)
 }
 

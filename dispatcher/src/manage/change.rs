@@ -10,11 +10,12 @@ use twiceproof_shared::key::Key;
 use twiceproof_shared::store::{Conn, StoreError, Wake};
 
 use super::tenants::{Metadata, check_uid, metadata_json};
-use super::{MAX_DESCRIPTION_BYTES, MAX_TIMEOUT, ManageError, Manager, found, with_event_types};
+use super::{MAX_DESCRIPTION_BYTES, MAX_TIMEOUT, ManageError, Manager, found, tell, with_event_types};
 use crate::endpoint::{Endpoint, NewEndpoint};
 use crate::endpoint_policy::EndpointPolicy;
 use crate::event::{MAX_CHANNELS, check_event_type};
 use crate::headers::CustomHeaders;
+use crate::operational::What;
 use crate::signing::Signing;
 use crate::store::endpoints::{self, EndpointRow};
 
@@ -52,6 +53,39 @@ pub struct EndpointChange {
 impl std::fmt::Debug for EndpointChange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EndpointChange").finish_non_exhaustive()
+    }
+}
+
+impl EndpointChange {
+    /// Whether anything but the state is named.
+    fn is_more_than_state(&self) -> bool {
+        let Self {
+            url,
+            uid,
+            description,
+            event_types,
+            channels,
+            headers,
+            metadata,
+            rate_limit,
+            policy,
+            signing,
+            timeout,
+            slots,
+            enabled: _,
+        } = self;
+        url.is_some()
+            || uid.is_some()
+            || description.is_some()
+            || event_types.is_some()
+            || channels.is_some()
+            || headers.is_some()
+            || metadata.is_some()
+            || rate_limit.is_some()
+            || policy.is_some()
+            || signing.is_some()
+            || timeout.is_some()
+            || slots.is_some()
     }
 }
 
@@ -94,6 +128,9 @@ impl Manager {
             endpoints::delete_event_types(conn, tenant.as_str(), id).await?;
             endpoints::insert_event_types(conn, tenant.as_str(), id, event_types).await?;
         }
+        if change.is_more_than_state() {
+            tell(conn, &self.store, tenant.as_str(), id, What::Updated).await?;
+        }
         let is_enabled = row.state == "enabled";
         let wake = match change.enabled {
             Some(true) if !is_enabled => self.enable(conn, tenant, id).await?,
@@ -113,7 +150,9 @@ impl Manager {
     /// # Errors
     /// [`ManageError::NotFound`], or as [`ManageError::Store`] says.
     pub async fn delete(&self, conn: &mut Conn<'_>, tenant: &Key, id: &str) -> Result<(), ManageError> {
-        found(endpoints::delete(conn, tenant.as_str(), id).await?)
+        let row = endpoints::find(conn, tenant.as_str(), id).await?.ok_or(ManageError::NotFound)?;
+        found(endpoints::delete(conn, tenant.as_str(), id).await?)?;
+        tell(conn, &self.store, tenant.as_str(), id, What::Deleted(row.uid)).await
     }
 
     /// The row of a new endpoint.

@@ -14,12 +14,13 @@ use twiceproof_shared::id::Id;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::claim::ClaimedDelivery;
-use super::health::{self, Change, Sign};
+use super::health::{self, Change, Sign, Turn};
 use super::ordering::{self, Ended};
 use super::{DeliveryKey, attempts, from_json, json, resend, waiting};
 use crate::breaker::{self, Verdict};
 use crate::decide::{DeadReason, Decision};
 use crate::exchange::{Exchange, NotSent, Unknown};
+use crate::operational::{self, Telling, What};
 use crate::send::Timings;
 
 /// An attempt that has ended, with what was decided.
@@ -107,6 +108,29 @@ impl Finished {
         }
     }
 
+    /// What the organisation is told of it: that it fails, has come to its end in vain, or is well again after it failed.
+    fn telling(&self) -> Option<Telling> {
+        let attempt = || operational::Attempt {
+            id: self.attempt.to_string(),
+            event: self.claimed.key.event.clone(),
+            status: self.exchange.status(),
+            at: self.started_at,
+        };
+        let made = self.claimed.attempts.saturating_add(1);
+        let what = match self.decision {
+            Decision::Delivered if self.claimed.attempts >= operational::FAILING_AT => What::Recovered(attempt()),
+            // By hand it goes back to what it was.
+            _ if self.claimed.by_hand => return None,
+            Decision::Retry { .. } if made == operational::FAILING_AT => What::Failing(attempt()),
+            Decision::Dead { reason: DeadReason::EventMissing } => return None,
+            Decision::Dead { .. } => What::Exhausted(attempt()),
+            Decision::DisableEndpoint if self.claimed.at_most_once => What::Exhausted(attempt()),
+            _ => return None,
+        };
+        let DeliveryKey { tenant, endpoint, .. } = &self.claimed.key;
+        Some(Telling { tenant: tenant.clone(), endpoint: endpoint.clone(), what })
+    }
+
     /// How long the attempt took.
     pub fn took(&self) -> Duration {
         self.ended_at.since(self.started_at)
@@ -130,6 +154,15 @@ pub struct Recorded {
     pub unblocked: u64,
 }
 
+/// How things turned with a batch.
+#[derive(Debug, Default)]
+pub struct Turned {
+    /// The health of endpoints.
+    pub endpoints: Vec<Change>,
+    /// What the organisation is told.
+    pub(crate) tellings: Vec<Telling>,
+}
+
 impl Recorded {
     /// Adds what another batch changed.
     pub fn add(&mut self, other: Self) {
@@ -150,7 +183,7 @@ pub async fn record(conn: &mut Conn<'_>, batch: &[Finished], now: Timestamp) -> 
     record_and_tell(conn, batch, now).await.map(|(recorded, _)| recorded)
 }
 
-/// Records a batch; also tells how the health of endpoints turned with it, for after the commit.
+/// Records a batch; beside it, how things turned with it.
 ///
 /// # Errors
 /// As [`StoreError`] says.
@@ -158,9 +191,9 @@ pub async fn record_and_tell(
     conn: &mut Conn<'_>,
     batch: &[Finished],
     now: Timestamp,
-) -> Result<(Recorded, Vec<Change>), StoreError> {
+) -> Result<(Recorded, Turned), StoreError> {
     if batch.is_empty() {
-        return Ok((Recorded::default(), Vec::new()));
+        return Ok((Recorded::default(), Turned::default()));
     }
     let mut batch: Vec<&Finished> = batch.iter().collect();
     batch.sort_unstable_by(|a, b| a.claimed.key.cmp(&b.claimed.key));
@@ -191,6 +224,8 @@ pub async fn record_and_tell(
     }
     let ended = fresh.iter().filter(|one| one.has_ended() || one.claimed.by_hand).map(|one| one.ended());
     recorded.unblocked = ordering::unblock(conn, ended.collect(), now).await?;
+    let mut tellings: Vec<Telling> = fresh.iter().filter_map(|one| one.telling()).collect();
+    tellings.extend(changes.iter().filter_map(|change| telling(change, now)));
     for one in fresh {
         // A delivery that was sent again by hand and failed goes back to what it was.
         match one.decision {
@@ -202,7 +237,7 @@ pub async fn record_and_tell(
             Decision::DisableEndpoint => recorded.parked += 1,
         }
     }
-    Ok((recorded, changes))
+    Ok((recorded, Turned { endpoints: changes, tellings }))
 }
 
 /// Gives leases back whose requests were not sent: no attempt was made. Returns how many were still held.
@@ -235,6 +270,16 @@ pub async fn release(conn: &mut Conn<'_>, claimed: &[ClaimedDelivery]) -> Result
 
 /// How many waiting deliveries are parked with their endpoint at once; what is left is parked by the claim.
 const MOST_PARKED: i64 = 10_000;
+
+/// What the organisation is told of how an endpoint's health turned.
+fn telling(change: &Change, now: Timestamp) -> Option<Telling> {
+    let what = match change.turn {
+        Turn::Gone => What::Disabled("gone", now),
+        Turn::Failing { since } => What::Disabled("failing", since),
+        Turn::Opened { .. } | Turn::Recovered => return None,
+    };
+    Some(Telling { tenant: change.tenant.clone(), endpoint: change.endpoint.clone(), what })
+}
 
 /// What an attempt says about its endpoint: nothing where it failed on our side.
 fn sign(one: &Finished) -> Option<Sign<'_>> {
