@@ -132,13 +132,24 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
     let since = known.map_or(Timestamp::from_millis(-1), |known| known.since);
     let (mut moved_all, mut spread_after) = (true, request.spread_after.clone());
     if request.moves {
-        moved_all &= waiting::promote_due(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
-        moved_all &= waiting::return_expired(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
-        moved_all &= waiting::end_overdue(conn, since, now, MOST_ENDED).await?;
-        if let Some(tenant) = fan_outs::spread(conn, &request.spread_after, now).await? {
+        let due = waiting::due(conn, since, now).await?;
+        if due.retries == 1 {
+            moved_all &= waiting::promote_due(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
+        }
+        if due.leases == 1 {
+            moved_all &= waiting::return_expired(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
+        }
+        if due.leases == 1 || due.expiry == 1 {
+            moved_all &= waiting::end_overdue(conn, since, now, MOST_ENDED).await?;
+        }
+        if due.fan_outs == 1
+            && let Some(tenant) = fan_outs::spread(conn, &request.spread_after, now).await?
+        {
             (spread_after, moved_all) = (tenant, false);
         }
-        moved_all &= ordering::place(conn).await?;
+        if due.unplaced == 1 || due.fan_outs == 1 {
+            moved_all &= ordering::place(conn).await?;
+        }
     }
     let lanes = match known {
         None => lanes::find(conn, &request.after).await?,

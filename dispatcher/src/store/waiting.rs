@@ -39,6 +39,44 @@ pub async fn any(conn: &mut Conn<'_>, now: Timestamp) -> Result<bool, StoreError
     Ok(found == 1)
 }
 
+/// What a claim has to move before it looks for what is pending. Each is found by one seek.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
+pub struct Due {
+    /// 1: a retry is due.
+    pub retries: i64,
+    /// 1: a lease is over.
+    pub leases: i64,
+    /// 1: something has expired.
+    pub expiry: i64,
+    /// 1: something with an ordering key waits for its place.
+    pub unplaced: i64,
+    /// 1: an event is on its way to many endpoints.
+    pub fan_outs: i64,
+}
+
+/// Asks for all of it at once, since mostly there is nothing; of what has a time, after `since`.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn due(conn: &mut Conn<'_>, since: Timestamp, now: Timestamp) -> Result<Due, StoreError> {
+    conn.fetch_one(
+        "SELECT
+             CASE WHEN (SELECT due_at FROM twiceproof_deliveries WHERE state = 'backoff' AND due_at > $2
+                 ORDER BY due_at LIMIT 1) <= $1 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS retries,
+             CASE WHEN (SELECT lease_until FROM twiceproof_deliveries WHERE state = 'leased' AND lease_until > $2
+                 ORDER BY lease_until LIMIT 1) <= $1 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS leases,
+             CASE WHEN (SELECT expires_at FROM twiceproof_deliveries
+                 WHERE expires_at IS NOT NULL AND state IN ('pending', 'backoff', 'parked') AND expires_at > $2
+                 ORDER BY expires_at LIMIT 1) <= $1 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS expiry,
+             CASE WHEN (SELECT seq FROM twiceproof_deliveries WHERE state = 'blocked' AND state_reason IS NULL
+                 ORDER BY seq LIMIT 1) IS NOT NULL THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS unplaced,
+             CASE WHEN (SELECT tenant FROM twiceproof_fan_outs ORDER BY tenant LIMIT 1) IS NOT NULL
+                 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS fan_outs",
+        &[now.into(), since.into()],
+    )
+    .await
+}
+
 /// Backoff that has become due after `since` becomes pending, at most `limit`; how many.
 ///
 /// # Errors
