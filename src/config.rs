@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use twiceproof_dispatcher::api::token::Keys;
+use twiceproof_dispatcher::send::Proxy;
 use twiceproof_shared::key::Key;
 use twiceproof_shared::seal::Seal;
 use twiceproof_shared::store::DatabaseUrl;
@@ -53,6 +54,8 @@ pub struct Config {
     pub seal: Seal,
     /// Whether deliveries may go to loopback, private and link-local addresses.
     pub allow_private_addresses: bool,
+    /// A forward proxy for all deliveries.
+    pub proxy: Option<Proxy>,
     /// When a delivery is tried again.
     pub retry: Retry,
     /// How deliveries are sent.
@@ -168,6 +171,7 @@ impl Config {
             api_public_url: values.take("api.public_url", public_url)?,
             seal: seal(&mut values)?,
             allow_private_addresses: values.take("allow_private_addresses", switch)?,
+            proxy: proxy(&mut values)?,
             retry: Retry {
                 first: values.take("retry.first", positive)?,
                 factor: values.take("retry.factor", factor)?,
@@ -251,6 +255,18 @@ fn seal(values: &mut Values) -> Result<Seal, ConfigError> {
     let seal = values.take("secrets.master_key", |text| Seal::parse(text).map_err(|error| error.to_string()))?;
     values.show("secrets.master_key", seal.current().unwrap_or_default().to_owned());
     Ok(seal)
+}
+
+/// The proxy is shown without its credentials.
+fn proxy(values: &mut Values) -> Result<Option<Proxy>, ConfigError> {
+    let proxy = values.take("egress.proxy", |text| match text {
+        "" => Ok(None),
+        text => Proxy::parse(text).map(Some).map_err(|invalid| invalid.to_string()),
+    })?;
+    if let Some(proxy) = &proxy {
+        values.show("egress.proxy", proxy.to_string());
+    }
+    Ok(proxy)
 }
 
 fn public_url(text: &str) -> Result<String, String> {

@@ -4,11 +4,12 @@
 //! [`Exchange`] for [`decide`](crate::decide).
 //! Invariants: one deadline covers name look-up, connect, TLS, headers and body. A connection is made only to addresses that
 //! the [`AddressPolicy`] allows: the resolver hands over nothing else, and addresses written into the URL, for which no
-//! resolver is asked, are checked before. No redirect is followed, no proxy is used, nothing is sent a second time, no
+//! resolver is asked, are checked before. No redirect is followed, no proxy is used but the one that is set, nothing is sent a second time, no
 //! answer is decompressed, and no more of an answer is read than is bounded here.
 
 mod body;
 mod classify;
+mod proxy;
 mod resolve;
 mod timings;
 mod tls;
@@ -30,6 +31,7 @@ use crate::request::SignedRequest;
 use body::{Departure, TrackedBody};
 use resolve::GuardedResolver;
 
+pub use proxy::{InvalidProxy, Proxy};
 pub use timings::Timings;
 
 /// The most of an answer's body that is read before its connection is dropped: 64 KiB.
@@ -44,6 +46,8 @@ pub const MAX_HEADERS: usize = 128;
 pub struct Sender {
     client: reqwest::Client,
     addresses: AddressPolicy,
+    /// Where there is a proxy: judges names, since the client looks up the proxy's alone.
+    names: Option<GuardedResolver>,
 }
 
 /// How a [`Sender`] behaves.
@@ -53,6 +57,8 @@ pub struct SenderOptions {
     pub addresses: AddressPolicy,
     /// Certificates of authorities to trust beside the system's, for endpoints with a private authority.
     pub extra_roots: Vec<CertificateDer<'static>>,
+    /// A forward proxy that all of them go through.
+    pub proxy: Option<Proxy>,
 }
 
 /// A [`Sender`] could not be made.
@@ -93,7 +99,12 @@ impl Sender {
 
     #[expect(clippy::disallowed_methods, reason = "the one place that opens connections for deliveries")]
     fn with_resolver(options: &SenderOptions, resolver: GuardedResolver) -> Result<Self, SenderError> {
-        let client = reqwest::Client::builder()
+        // The operator's own proxy may stand at a private address; nothing else is looked up by the client then.
+        let (names, resolver) = match &options.proxy {
+            Some(_) => (Some(resolver), GuardedResolver::system(AddressPolicy::AllowPrivate)),
+            None => (None, resolver),
+        };
+        let mut client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls::config(&options.extra_roots)?)
             .dns_resolver(resolver)
             .connector_layer(timings::NotesConnections)
@@ -110,10 +121,12 @@ impl Sender {
             // A receiver that closes idle connections rarely does so within 4 seconds: fewer lost requests.
             .pool_idle_timeout(Duration::from_secs(4))
             // Bounds a connection attempt that outlives its request because another connection became free first.
-            .connect_timeout(Duration::from_secs(30))
-            .build()
-            .map_err(SenderError::Client)?;
-        Ok(Self { client, addresses: options.addresses })
+            .connect_timeout(Duration::from_secs(30));
+        if let Some(proxy) = &options.proxy {
+            client = client.proxy(proxy.for_client().map_err(SenderError::Client)?);
+        }
+        let client = client.build().map_err(SenderError::Client)?;
+        Ok(Self { client, addresses: options.addresses, names })
     }
 
     /// Where this sender may send to.
@@ -156,6 +169,13 @@ impl Sender {
         departure: &Departure,
     ) -> (Exchange, Option<Duration>) {
         let deadline = started + request.timeout;
+        if let Some(names) = &self.names {
+            match timeout_at(deadline, proxy::check_name(names, &request.url)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(reason)) => return (Exchange::NotSent(reason), None),
+                Err(_) => return (Exchange::NotSent(NotSent::Deadline), None),
+            }
+        }
         let body = TrackedBody::new(request.body, departure.clone());
         let sending = self.client.post(request.url).headers(request.headers).body(reqwest::Body::wrap(body)).send();
         match timeout_at(deadline, sending).await {

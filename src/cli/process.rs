@@ -183,7 +183,8 @@ fn keep_ledger(store: &Store, config: &Config, stopped: watch::Receiver<bool>) -
 }
 
 fn options(config: &Config) -> DispatcherOptions {
-    let sender = SenderOptions { addresses: config.addresses(), ..SenderOptions::default() };
+    let sender =
+        SenderOptions { addresses: config.addresses(), proxy: config.proxy.clone(), ..SenderOptions::default() };
     let retention = config.event_retention();
     DispatcherOptions { policy: config.policy(), sender, retention, ..DispatcherOptions::default() }
 }

@@ -53,6 +53,14 @@ pub const SETTINGS: &[Setting] = &[
         "false",
         "deliver to private and loopback addresses too, also over http and on any port",
     ),
+    Setting {
+        secret: true,
+        ..plain(
+            "egress.proxy",
+            "",
+            "a forward proxy for all deliveries, http://[USER:PASSWORD@]HOST:PORT; it should refuse private addresses too",
+        )
+    },
     plain("retry.first", "5s", "wait before the first retry"),
     plain("retry.factor", "3", "each wait is the one before times this"),
     plain("retry.cap", "12h", "no wait is longer"),

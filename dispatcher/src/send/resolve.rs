@@ -27,7 +27,8 @@ pub(super) enum ResolveError {
 
 type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
 
-/// Resolves names under an [`AddressPolicy`].
+/// Resolves names under an [`AddressPolicy`]. Cheap to clone.
+#[derive(Clone)]
 pub(super) struct GuardedResolver {
     addresses: AddressPolicy,
     lookup: Lookup,
@@ -53,6 +54,17 @@ impl GuardedResolver {
     }
 }
 
+impl GuardedResolver {
+    /// Looks a name up for somebody else who will connect: all of its addresses must be allowed.
+    pub(super) async fn all_allowed(&self, name: &str) -> Result<(), ResolveError> {
+        let found = (self.lookup)(name.to_owned()).await.map_err(ResolveError::Failed)?;
+        if found.is_empty() {
+            return Err(ResolveError::NoAddress);
+        }
+        found.into_iter().try_for_each(|address| self.addresses.check_address(address)).map_err(ResolveError::Refused)
+    }
+}
+
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (addresses, noted) = (self.addresses, Noted::current());
@@ -65,6 +77,12 @@ impl Resolve for GuardedResolver {
             let sockets = allowed.into_iter().map(|address| SocketAddr::new(address, 0));
             Ok(Box::new(sockets) as Addrs)
         })
+    }
+}
+
+impl std::fmt::Debug for GuardedResolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GuardedResolver").field("addresses", &self.addresses).finish_non_exhaustive()
     }
 }
 

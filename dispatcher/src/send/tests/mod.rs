@@ -4,6 +4,7 @@ mod answers;
 mod failures;
 mod guarded;
 mod hostile;
+mod proxied;
 mod tls;
 
 use std::sync::Arc;

@@ -9,16 +9,16 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-type Authority = CertifiedIssuer<'static, KeyPair>;
+pub(super) type Authority = CertifiedIssuer<'static, KeyPair>;
 
-fn authority() -> Authority {
+pub(super) fn authority() -> Authority {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
 /// A server with a certificate for `localhost`, adjusted by `adjust`; and the bytes of the requests that it got.
-async fn tls_server(
+pub(super) async fn tls_server(
     authority: &Authority,
     name: &str,
     adjust: impl FnOnce(&mut CertificateParams),
@@ -72,8 +72,8 @@ async fn tls_server_answering(
 }
 
 fn trusting(authority: &Authority) -> Sender {
-    Sender::new(SenderOptions { addresses: AddressPolicy::AllowPrivate, extra_roots: vec![authority.der().clone()] })
-        .unwrap()
+    let (addresses, extra_roots) = (AddressPolicy::AllowPrivate, vec![authority.der().clone()]);
+    Sender::new(SenderOptions { addresses, extra_roots, ..SenderOptions::default() }).unwrap()
 }
 
 fn url(server: &RawServer) -> String {
