@@ -103,6 +103,12 @@ impl Manager {
         Self { store: store.clone(), addresses, policy: policy.clone() }
     }
 
+    /// What holds where an endpoint has no policy of its own.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// Creates an enabled endpoint in the caller's transaction. It gets the events that are published from now on.
     ///
     /// # Errors

@@ -173,7 +173,9 @@ fn rest(store: &Store, config: &Config) -> Router {
         "" => format!("http://{}", config.listen),
         url => url.to_owned(),
     };
-    let api = Api::new(store, publisher, manager, keys.clone()).with_public_url(public_url);
+    let api = Api::new(store, publisher, manager, keys.clone())
+        .with_public_url(public_url)
+        .with_event_retention(config.retention.events);
     api::service(api, store)
 }
 

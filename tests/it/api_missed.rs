@@ -12,6 +12,7 @@ use crate::harness::{Bed, Suite};
 pub fn register(suite: &mut Suite) {
     suite.both("api::what_an_endpoint_missed_is_listed_with_the_reason", reasons);
     suite.both("api::a_list_of_what_was_missed_goes_on_over_pages_with_nothing_on_them", empty_pages);
+    suite.both("api::horizon_and_retention_can_be_read", policy);
     suite.both("api::attempts_say_where_their_time_went", timings);
 }
 
@@ -134,4 +135,13 @@ async fn timings(bed: Bed) {
     assert_eq!(attempt["resolvedMs"], Value::Null, "an address needs no look-up");
     let (connected, answered) = (attempt["connectedMs"].as_i64().unwrap(), attempt["answeredMs"].as_i64().unwrap());
     assert!(connected <= answered, "{attempt}");
+}
+
+async fn policy(bed: Bed) {
+    let (_clock, store) = timed(&bed).await;
+    let policy = Rest::new(&store).organisation(1).get("/policy").await.json(200);
+    assert_eq!((&policy["horizon"], &policy["shortestReceiverRetention"]), (&259_200.into(), &311_040.into()));
+    assert_eq!((&policy["schedule"][0], &policy["repeatsLast"]), (&5.0.into(), &true.into()));
+    assert_eq!(policy["eventRetention"], Value::Null, "nobody said");
+    Rest::new(&store).client("no token").get("/policy").await.json(401);
 }

@@ -21,6 +21,7 @@ mod health;
 mod messages;
 mod missed;
 mod page;
+mod policy;
 mod query;
 mod replays;
 mod time;
@@ -29,6 +30,7 @@ mod window;
 mod work;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -53,22 +55,37 @@ struct Inner {
     manager: Manager,
     keys: Keys,
     public_url: String,
+    event_retention: Option<Duration>,
 }
 
 impl Api {
     /// An API over one store. `keys` judge the callers' tokens.
     #[must_use]
     pub fn new(store: &Store, publisher: Publisher, manager: Manager, keys: Keys) -> Self {
-        let public_url = String::new();
-        Self(Arc::new(Inner { store: store.clone(), publisher, manager, keys, public_url }))
+        let (store, public_url) = (store.clone(), String::new());
+        Self(Arc::new(Inner { store, publisher, manager, keys, public_url, event_retention: None }))
     }
 
     /// The same with the address at which this server is known, `https://HOST` without a slash at its end.
     #[must_use]
     pub fn with_public_url(self, url: impl Into<String>) -> Self {
-        let Inner { store, publisher, manager, keys, .. } = &*self.0;
+        Self(Arc::new(Inner { public_url: url.into(), ..self.inner() }))
+    }
+
+    /// The same, which tells how long the workers keep events.
+    #[must_use]
+    pub fn with_event_retention(self, kept: Duration) -> Self {
+        Self(Arc::new(Inner { event_retention: Some(kept), ..self.inner() }))
+    }
+
+    fn inner(&self) -> Inner {
+        let Inner { store, publisher, manager, keys, public_url, event_retention } = &*self.0;
         let (store, publisher, manager, keys) = (store.clone(), publisher.clone(), manager.clone(), keys.clone());
-        Self(Arc::new(Inner { store, publisher, manager, keys, public_url: url.into() }))
+        Inner { store, publisher, manager, keys, public_url: public_url.clone(), event_retention: *event_retention }
+    }
+
+    fn event_retention(&self) -> Option<Duration> {
+        self.0.event_retention
     }
 
     fn public_url(&self) -> &str {
@@ -136,6 +153,7 @@ fn described() -> OpenApiRouter<Api> {
         .merge(attempts::routes())
         .merge(replays::routes())
         .merge(missed::routes())
+        .merge(policy::routes())
 }
 
 #[derive(utoipa::OpenApi)]

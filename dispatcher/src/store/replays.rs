@@ -226,9 +226,13 @@ pub async fn owe_missing(
 ) -> Result<u64, StoreError> {
     let sql = match conn.database() {
         // Differs because each database has its own way to read JSON.
-        Database::Sqlite => concat!(missing!(sqlite, delivery!("v", "id", "$5", "$6")), " ORDER BY v.id"),
+        Database::Sqlite => {
+            concat!(missing!(sqlite, delivery!("v", "id", "$5", "$6")), " ORDER BY v.id ON CONFLICT DO NOTHING")
+        }
         // Differs because each database has its own way to read JSON.
-        Database::Postgres => concat!(missing!(postgres, delivery!("v", "id", "$5", "$6")), " ORDER BY v.id"),
+        Database::Postgres => {
+            concat!(missing!(postgres, delivery!("v", "id", "$5", "$6")), " ORDER BY v.id ON CONFLICT DO NOTHING")
+        }
     };
     let args = [tenant.into(), endpoint.into(), from.into(), to.into(), now.into(), deadline_at.into()];
     conn.execute(sql, &args).await
