@@ -184,7 +184,7 @@ impl Beside {
             })
         };
         // These have room for one signature. While one secret replaces the other, customers that have not changed yet go on.
-        let oldest = shared().last().ok_or(NoSharedSecret)?;
+        let oldest = shared().next_back().ok_or(NoSharedSecret)?;
         Ok(match self.style {
             Style::Github => format!("sha256={}", hex(&self.mac(oldest, &[body]))),
             Style::Shopify => STANDARD.encode(self.mac(oldest, &[body])),
@@ -288,7 +288,7 @@ mod tests {
         let twice = InvalidSigning::Twice("x-a".to_owned());
         assert_eq!(check(r#"{"beside": [{"style": "github", "header": "X-A"}]}"#), Err(twice));
         assert!(check(r#"{"beside": [{"style": "github"}, {"style": "github"}]}"#).is_err());
-        let many = vec![r#"{"style": "github"}"#; 6].join(",");
+        let many = [r#"{"style": "github"}"#; 6].join(",");
         assert_eq!(check(&format!(r#"{{"beside": [{many}]}}"#)), Err(InvalidSigning::TooMany));
         for json in [r#"{"name": "svix"}"#, r#"{"names": "other"}"#, r#"{"beside": [{"style": "md5"}]}"#] {
             assert!(serde_json::from_str::<Signing>(json).is_err(), "{json}");

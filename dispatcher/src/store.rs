@@ -15,6 +15,7 @@ pub mod endpoints;
 pub mod event_types;
 pub mod events;
 pub mod fan_outs;
+mod finished;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod health;
@@ -23,6 +24,7 @@ mod lanes;
 pub mod load;
 pub mod operational;
 pub mod ordering;
+pub mod overdue;
 pub mod purge;
 pub mod record;
 pub mod replays;

@@ -220,6 +220,7 @@ const ONLY_POSTGRES: &[&str] = &[
     "ledger::a_failed_transaction_cannot_finish",
     "ledger::an_uncommitted_twin_is_in_flight_without_waiting",
     "ordering::a_newcomer_beside_the_end_of_the_one_before_it_is_not_forgotten",
+    "ordering::the_order_holds_while_workers_are_killed",
     "ordering::the_order_is_that_of_the_commits",
     "publish::an_event_that_waits_for_a_host_keeps_no_other_waiting",
     "receive::a_handler_that_commits_by_itself_is_never_run_again",

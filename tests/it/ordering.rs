@@ -20,6 +20,7 @@ use twiceproof_shared::store::Store;
 
 use crate::dispatch::{Seen, answer, endpoint, event, only, options, sink, states, tenant, timed, url};
 use crate::harness::{Bed, Suite};
+use crate::kill::Program;
 
 pub fn register(suite: &mut Suite) {
     suite.both("ordering::each_key_is_delivered_in_its_order_though_a_fifth_of_all_attempts_fails", each_key);
@@ -30,6 +31,7 @@ pub fn register(suite: &mut Suite) {
     suite.both("ordering::what_is_sent_again_by_hand_takes_its_place_in_the_order", again);
     suite.both("ordering::an_expunged_event_is_passed_over", expunged);
     suite.postgres("ordering::a_newcomer_beside_the_end_of_the_one_before_it_is_not_forgotten", newcomer);
+    suite.postgres("ordering::the_order_holds_while_workers_are_killed", killed);
     suite.postgres("ordering::the_order_is_that_of_the_commits", commits);
 }
 
@@ -363,4 +365,62 @@ async fn newcomer(bed: Bed) {
     assert!(claimed(10).await.is_empty(), "the first is not known to have ended yet");
     tx.commit().await.unwrap();
     assert_eq!(claimed(10).await.len(), 1, "nobody else would move it");
+}
+
+/// Three workers share the keys, and one after another is killed: what it had under way comes again, before what is behind it.
+async fn killed(bed: Bed) {
+    let (keys, events) = (60, 12);
+    let store = bed.db.store(None).await.unwrap();
+    let seen: Arc<Mutex<BTreeMap<String, Vec<usize>>>> = Arc::default();
+    let log = Arc::clone(&seen);
+    let front = Front::open(move |message| {
+        let log = Arc::clone(&log);
+        async move {
+            let body = String::from_utf8_lossy(&message.body).into_owned();
+            let (key, number) = body.split_once(' ').unwrap();
+            log.lock().unwrap().entry(key.to_owned()).or_default().push(number.parse().unwrap());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Ok(answer(200))
+        }
+    });
+    let front = front.await.unwrap();
+    endpoint(&store, url(&front), |new| {
+        new.policy = EndpointPolicy::without_breaker();
+        new.timeout = Some(Duration::from_secs(2));
+        new.slots = Some(20);
+    })
+    .await;
+    let publisher = Publisher::new(&store, &Policy::default());
+    for number in 0..events {
+        let all = (0..keys).map(|key| ordered(&format!("k{key}"), &format!("k{key} {number}"))).collect();
+        let mut tx = store.begin().await.unwrap();
+        let _polled = publisher.publish_many(&mut tx.conn(), all).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    let total = keys * events;
+    let came = || seen.lock().unwrap().values().map(Vec::len).sum::<usize>();
+    let mut workers: Vec<Program> = (0..3).map(|_| Program::worker(bed.db.url())).collect();
+    let patience = Instant::now() + Duration::from_secs(120);
+    for kill in 1..=4 {
+        while came() < total * kill / 6 {
+            assert!(Instant::now() < patience, "{} of {total} came", came());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        drop(workers.remove(0));
+        workers.push(Program::worker(bed.db.url()));
+    }
+    while states(&store).await.get("delivered") != Some(&(total as i64)) {
+        assert!(Instant::now() < patience, "{:?} of {total}", states(&store).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let seen = seen.lock().unwrap();
+    let repeats = seen.values().map(Vec::len).sum::<usize>() - total;
+    println!("{total} deliveries, {repeats} came again after the kills");
+    assert!(repeats > 0, "no kill found anything under way");
+    for (key, numbers) in seen.iter() {
+        assert!(numbers.is_sorted(), "{key}: {numbers:?}");
+        let mut distinct = numbers.clone();
+        distinct.dedup();
+        assert_eq!(distinct, (0..events).collect::<Vec<_>>(), "{key}");
+    }
 }

@@ -16,7 +16,7 @@ use twiceproof::dispatcher::store::claim::{ClaimRequest, ClaimedDelivery, Known,
 use twiceproof::dispatcher::store::ordering::{self, Ended};
 use twiceproof::dispatcher::store::purge::{Stretch, Walked};
 use twiceproof::dispatcher::store::record::{Span, record, release};
-use twiceproof::dispatcher::store::{events, fan_outs, load, purge, waiting, workers};
+use twiceproof::dispatcher::store::{events, fan_outs, load, overdue, purge, waiting, workers};
 use twiceproof::dispatcher::{AddressPolicy, Dispatcher, DispatcherOptions, NewEvent, Policy, Publisher, Purge};
 use twiceproof_shared::id::{Id, Prefix};
 use twiceproof_shared::key::Key;
@@ -32,7 +32,7 @@ pub fn register(suite: &mut Suite) {
 }
 
 /// Files whose every statement must have run: all of the hot paths. The others are of reports and of managing endpoints.
-const HOT: [&str; 16] = [
+const HOT: [&str; 17] = [
     "dispatcher/src/store/admit.rs",
     "dispatcher/src/store/attempts.rs",
     "dispatcher/src/store/claim.rs",
@@ -42,6 +42,7 @@ const HOT: [&str; 16] = [
     "dispatcher/src/store/lanes.rs",
     "dispatcher/src/store/load.rs",
     "dispatcher/src/store/ordering.rs",
+    "dispatcher/src/store/overdue.rs",
     "dispatcher/src/store/purge.rs",
     "dispatcher/src/store/record.rs",
     "dispatcher/src/store/waiting.rs",
@@ -190,7 +191,7 @@ async fn waiting_ones(store: &Store) {
     waiting::unpark(conn, "t1", "ep_10021", now, 1_000).await.unwrap();
     waiting::bury(conn, "t1", "ep_10021", now, 1_000).await.unwrap();
     waiting::bury_parked(conn, "t1", "ep_10021", now, 1_000).await.unwrap();
-    waiting::end_overdue(conn, now.minus(Duration::from_secs(1)), now, 100).await.unwrap();
+    overdue::end(conn, now.minus(Duration::from_secs(1)), now, 100).await.unwrap();
     ordering::bury(conn, "t1", "ep_10021", now, 1_000).await.unwrap();
     ordering::place(conn).await.unwrap();
     let ended = (0..50).map(|n| Ended {

@@ -41,7 +41,7 @@ pub(super) struct Mail {
 #[derive(Debug)]
 pub(super) enum Ended {
     /// With something to record.
-    Finished(Finished),
+    Finished(Box<Finished>),
     /// Nothing was sent, and nothing is to be recorded: the lease is given back.
     Unsent(ClaimedDelivery),
 }
@@ -77,7 +77,7 @@ impl Hands {
             return Ended::Unsent(claimed);
         }
         let policy = target.as_deref().map(|target| &target.policy);
-        Ended::Finished(self.finish(claimed, exchange, policy, started_at).timed(timings))
+        Ended::Finished(Box::new(self.finish(claimed, exchange, policy, started_at).timed(timings)))
     }
 
     async fn exchange(

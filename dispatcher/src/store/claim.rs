@@ -16,7 +16,7 @@ use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::admit::{self, Taken};
 use super::lanes::{self, Lane, MOST_LANES};
-use super::{DeliveryKey, fan_outs, from_json, json, ordering, waiting};
+use super::{DeliveryKey, fan_outs, from_json, json, ordering, overdue, waiting};
 use crate::breaker::Allowed;
 
 /// What a worker can take.
@@ -132,7 +132,7 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
     let since = known.map_or(Timestamp::from_millis(-1), |known| known.since);
     let (mut moved_all, mut spread_after) = (true, request.spread_after.clone());
     if request.moves {
-        let due = waiting::due(conn, since, now).await?;
+        let due = overdue::due(conn, since, now).await?;
         if due.retries == 1 {
             moved_all &= waiting::promote_due(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
         }
@@ -140,7 +140,7 @@ pub async fn claim(conn: &mut Conn<'_>, request: &ClaimRequest, now: Timestamp) 
             moved_all &= waiting::return_expired(conn, since, now, MOST_MOVED).await? < MOST_MOVED as u64;
         }
         if due.leases == 1 || due.expiry == 1 {
-            moved_all &= waiting::end_overdue(conn, since, now, MOST_ENDED).await?;
+            moved_all &= overdue::end(conn, since, now, MOST_ENDED).await?;
         }
         if due.fan_outs == 1
             && let Some(tenant) = fan_outs::spread(conn, &request.spread_after, now).await?

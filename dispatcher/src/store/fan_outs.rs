@@ -29,25 +29,32 @@ pub struct FreshEvent<'a> {
     pub expires_at: Option<i64>,
 }
 
-/// The columns of a new delivery, of an event under the alias `$event` and its id in the column `$id`, for an endpoint `e`: one with
-/// an ordering key waits until it is looked whether another is before it; else it is pending, or parked where the endpoint is
-/// disabled, so that it can be delivered once it is enabled. `$now` and `$deadline` are parameters.
-/// A tenant that nobody entered is of the default organisation, as in `manage`.
+/// Begins a statement that makes deliveries of an event `v` for an endpoint `e`: one with an ordering key waits until it is looked
+/// whether another is before it; else it is pending, or parked where the endpoint is disabled, so that it can be delivered once
+/// it is enabled. `$now` and `$deadline` are parameters. A tenant that nobody entered is of the default organisation, as in
+/// `manage`.
 macro_rules! delivery {
-    ($event:literal, $id:literal, $now:literal, $deadline:literal) => {
+    ($now:literal, $deadline:literal) => {
         concat!(
             "INSERT INTO twiceproof_deliveries
                  (tenant, event, endpoint, state, state_reason, due_at, deadline_at, created_at, ordering_key, expires_at,
                   at_most_once)
-             SELECT e.tenant, ", $event, ".", $id, ", e.id,
-                    CASE WHEN ", $event, ".ordering_key IS NOT NULL THEN 'blocked'
+             SELECT e.tenant, v.id, e.id,
+                    CASE WHEN v.ordering_key IS NOT NULL THEN 'blocked'
                          WHEN e.state = 'enabled' THEN 'pending' ELSE 'parked' END,
-                    CASE WHEN ", $event, ".ordering_key IS NULL AND e.state <> 'enabled' THEN 'endpoint_disabled' END, ",
-            $now, ", coalesce(", $now, " + e.horizon_ms, ", $deadline, "), ", $now, ",
-                    ", $event, ".ordering_key, ", $event, ".expires_at,
+                    CASE WHEN v.ordering_key IS NULL AND e.state <> 'enabled' THEN 'endpoint_disabled' END,
+                    ",
+            $now,
+            ", coalesce(",
+            $now,
+            " + e.horizon_ms, ",
+            $deadline,
+            "), ",
+            $now,
+            ", v.ordering_key, v.expires_at,
                     CASE WHEN EXISTS (
                         SELECT 1 FROM twiceproof_event_types y
-                        WHERE y.name = ", $event, ".event_type AND y.guarantee = 'at_most_once' AND y.organisation = coalesce(
+                        WHERE y.name = v.event_type AND y.guarantee = 'at_most_once' AND y.organisation = coalesce(
                             (SELECT min(o.organisation) FROM twiceproof_tenants o WHERE o.id = e.tenant),
                             'org_000000000000000000000000000'))
                     THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END "
@@ -56,33 +63,25 @@ macro_rules! delivery {
 }
 pub(super) use delivery;
 
-/// The part of a statement that asks whether the endpoint `e` takes an event.
+/// The part of a statement that asks whether the endpoint `e` takes the event `v`. Each database has its own way to read JSON.
 macro_rules! takes {
-    (sqlite, $event:literal) => {
-        concat!(
-            "(e.all_event_types = 1 OR EXISTS (
-                 SELECT 1 FROM twiceproof_endpoint_event_types t
-                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = ",
-            $event,
-            ".event_type))
-             AND (e.channels = '[]' OR EXISTS (
-                 SELECT 1 FROM json_each(e.channels) c JOIN json_each(",
-            $event,
-            ".channels) w ON w.value = c.value))"
+    (sqlite) => {
+        takes!("SELECT 1 FROM json_each(e.channels) c JOIN json_each(v.channels) w ON w.value = c.value")
+    };
+    (postgres) => {
+        takes!(
+            "SELECT 1 FROM json_array_elements_text(e.channels::json) c
+                 JOIN json_array_elements_text(v.channels::json) w ON w.value = c.value"
         )
     };
-    (postgres, $event:literal) => {
+    ($shared_channel:literal) => {
         concat!(
             "(e.all_event_types = 1 OR EXISTS (
                  SELECT 1 FROM twiceproof_endpoint_event_types t
-                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = ",
-            $event,
-            ".event_type))
-             AND (e.channels = '[]' OR EXISTS (
-                 SELECT 1 FROM json_array_elements_text(e.channels::json) c
-                 JOIN json_array_elements_text(",
-            $event,
-            ".channels::json) w ON w.value = c.value))"
+                 WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = v.event_type))
+             AND (e.channels = '[]' OR EXISTS (",
+            $shared_channel,
+            "))"
         )
     };
 }
@@ -120,7 +119,7 @@ pub async fn fan_out(
             let made = conn
                 .execute(
                     concat!(
-                        delivery!("v", "id", "$2", "$3"),
+                        delivery!("$2", "$3"),
                         "FROM (SELECT value ->> 'n' AS n, value ->> 'tenant' AS tenant, value ->> 'id' AS id,
                              value ->> 'event_type' AS event_type, value ->> 'channels' AS channels,
                              value ->> 'ordering_key' AS ordering_key, value ->> 'expires_at' AS expires_at
@@ -129,7 +128,7 @@ pub async fn fan_out(
                          WHERE NOT EXISTS (
                              SELECT 1 FROM twiceproof_fan_outs f WHERE f.tenant = v.tenant AND f.event = v.id)
                          AND ",
-                        takes!(sqlite, "v"),
+                        takes!(sqlite),
                         " ORDER BY v.n, e.id"
                     ),
                     &args,
@@ -153,9 +152,9 @@ pub async fn fan_out(
                              INSERT INTO twiceproof_fan_outs (tenant, event, deadline_at, created_at)
                              SELECT v.tenant, v.id, $3, $2 FROM v WHERE v.is_wide ORDER BY v.n RETURNING 1),
                          made AS (",
-                        delivery!("v", "id", "$2", "$3"),
+                        delivery!("$2", "$3"),
                         "FROM v JOIN twiceproof_endpoints e ON e.tenant = v.tenant WHERE NOT v.is_wide AND ",
-                        takes!(postgres, "v"),
+                        takes!(postgres),
                         " ORDER BY v.n, e.id RETURNING 1)
                          SELECT (SELECT count(*) FROM left_over) + (SELECT count(*) FROM made)"
                     ),
@@ -236,18 +235,18 @@ async fn page(conn: &mut Conn<'_>, fan_out: &FanOut, now: Timestamp) -> Result<(
         let sql = match conn.database() {
             // Differs because each database has its own way to read JSON.
             Database::Sqlite => concat!(
-                delivery!("v", "id", "$5", "$6"),
+                delivery!("$5", "$6"),
                 "FROM twiceproof_events v JOIN twiceproof_endpoints e ON e.tenant = v.tenant AND e.id > $3 AND e.id <= $4
                  WHERE v.tenant = $1 AND v.id = $2 AND v.expunged_at IS NULL AND e.created_at <= v.created_at AND ",
-                takes!(sqlite, "v"),
+                takes!(sqlite),
                 " ORDER BY e.id ON CONFLICT DO NOTHING"
             ),
             // Differs because each database has its own way to read JSON.
             Database::Postgres => concat!(
-                delivery!("v", "id", "$5", "$6"),
+                delivery!("$5", "$6"),
                 "FROM twiceproof_events v JOIN twiceproof_endpoints e ON e.tenant = v.tenant AND e.id > $3 AND e.id <= $4
                  WHERE v.tenant = $1 AND v.id = $2 AND v.expunged_at IS NULL AND e.created_at <= v.created_at AND ",
-                takes!(postgres, "v"),
+                takes!(postgres),
                 " ORDER BY e.id ON CONFLICT DO NOTHING"
             ),
         };

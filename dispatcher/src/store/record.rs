@@ -6,136 +6,18 @@
 //! because its first commit was unknown, changes nothing and marks nothing as late.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::Duration;
 
 use serde::Serialize;
 use twiceproof_shared::clock::Timestamp;
-use twiceproof_shared::id::Id;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
 
 use super::claim::ClaimedDelivery;
+pub use super::finished::{Finished, Span};
 use super::health::{self, Change, Sign, Turn};
-use super::ordering::{self, Ended};
-use super::{DeliveryKey, attempts, from_json, json, resend, waiting};
-use crate::breaker::{self, Verdict};
+use super::{DeliveryKey, attempts, from_json, json, ordering, resend, waiting};
+use crate::breaker::Verdict;
 use crate::decide::{DeadReason, Decision};
-use crate::exchange::{Exchange, NotSent, Unknown};
-use crate::operational::{self, Telling, What};
-use crate::send::Timings;
-
-/// An attempt that has ended, with what was decided.
-#[derive(Debug)]
-pub struct Finished {
-    pub(super) claimed: ClaimedDelivery,
-    pub(super) attempt: Id,
-    pub(super) exchange: Exchange,
-    decision: Decision,
-    /// The endpoint asked to be sent nothing before.
-    throttled_until: Option<Timestamp>,
-    pub(super) started_at: Timestamp,
-    pub(super) ended_at: Timestamp,
-    pub(super) timings: Timings,
-}
-
-/// When an attempt began and ended.
-#[derive(Debug, Clone, Copy)]
-pub struct Span {
-    /// When the request was begun.
-    pub started_at: Timestamp,
-    /// When its exchange had ended.
-    pub ended_at: Timestamp,
-}
-
-impl ClaimedDelivery {
-    /// Ends the attempt. The claim is given up to be recorded.
-    pub fn finish(self, attempt: Id, exchange: Exchange, decision: Decision, span: Span) -> Finished {
-        let Span { started_at, ended_at } = span;
-        let timings = Timings::default();
-        Finished { claimed: self, attempt, exchange, decision, throttled_until: None, started_at, ended_at, timings }
-    }
-}
-
-impl Finished {
-    /// The same, where the endpoint asked to be sent nothing before a time.
-    #[must_use]
-    pub fn throttled(self, until: Option<Timestamp>) -> Self {
-        Self { throttled_until: until, ..self }
-    }
-
-    /// The same, with where the time went.
-    #[must_use]
-    pub fn timed(self, timings: Timings) -> Self {
-        Self { timings, ..self }
-    }
-
-    /// Which delivery it is.
-    pub fn key(&self) -> &DeliveryKey {
-        &self.claimed.key
-    }
-
-    /// When the lease of its claim is over.
-    pub fn lease_until(&self) -> Timestamp {
-        self.claimed.lease_until
-    }
-
-    /// Whether the endpoint took it.
-    pub fn is_success(&self) -> bool {
-        self.decision == Decision::Delivered
-    }
-
-    /// Whether what may have been sent is not sent again.
-    pub fn is_at_most_once(&self) -> bool {
-        self.claimed.at_most_once
-    }
-
-    /// Whether the schedule has no further attempt for it.
-    fn has_ended(&self) -> bool {
-        match self.decision {
-            Decision::Delivered | Decision::Dead { .. } => true,
-            Decision::Retry { .. } => false,
-            Decision::DisableEndpoint => self.claimed.at_most_once,
-        }
-    }
-
-    /// What waits behind it, if it has an ordering key.
-    fn ended(&self) -> Ended {
-        let DeliveryKey { tenant, endpoint, .. } = &self.claimed.key;
-        Ended {
-            tenant: tenant.clone(),
-            endpoint: endpoint.clone(),
-            ordering_key: self.claimed.ordering_key.clone(),
-            deadline_at: self.claimed.deadline_at.as_millis(),
-        }
-    }
-
-    /// What the organisation is told of it: that it fails, has come to its end in vain, or is well again after it failed.
-    fn telling(&self) -> Option<Telling> {
-        let attempt = || operational::Attempt {
-            id: self.attempt.to_string(),
-            event: self.claimed.key.event.clone(),
-            status: self.exchange.status(),
-            at: self.started_at,
-        };
-        let made = self.claimed.attempts.saturating_add(1);
-        let what = match self.decision {
-            Decision::Delivered if self.claimed.attempts >= operational::FAILING_AT => What::Recovered(attempt()),
-            // By hand it goes back to what it was.
-            _ if self.claimed.by_hand => return None,
-            Decision::Retry { .. } if made == operational::FAILING_AT => What::Failing(attempt()),
-            Decision::Dead { reason: DeadReason::EventMissing } => return None,
-            Decision::Dead { .. } => What::Exhausted(attempt()),
-            Decision::DisableEndpoint if self.claimed.at_most_once => What::Exhausted(attempt()),
-            _ => return None,
-        };
-        let DeliveryKey { tenant, endpoint, .. } = &self.claimed.key;
-        Some(Telling { tenant: tenant.clone(), endpoint: endpoint.clone(), what })
-    }
-
-    /// How long the attempt took.
-    pub fn took(&self) -> Duration {
-        self.ended_at.since(self.started_at)
-    }
-}
+use crate::operational::{Telling, What};
 
 /// What a batch changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -211,7 +93,7 @@ pub async fn record_and_tell(
     // followed from them.
     let late = attempts::insert(conn, &late, true).await?;
     let mut recorded = Recorded { late, ..Recorded::default() };
-    let signs: Vec<Sign<'_>> = fresh.iter().filter_map(|one| sign(one)).collect();
+    let signs: Vec<Sign<'_>> = fresh.iter().filter_map(|one| one.sign()).collect();
     let changes = health::update(conn, &signs, now).await?;
     let disabled = changes.iter().filter(|change| change.turn.is_disabled());
     // Also where somebody else had disabled it meanwhile.
@@ -279,26 +161,6 @@ fn telling(change: &Change, now: Timestamp) -> Option<Telling> {
         Turn::Opened { .. } | Turn::Recovered => return None,
     };
     Some(Telling { tenant: change.tenant.clone(), endpoint: change.endpoint.clone(), what })
-}
-
-/// What an attempt says about its endpoint: nothing where it failed on our side.
-fn sign(one: &Finished) -> Option<Sign<'_>> {
-    let verdict = match (&one.exchange, one.decision) {
-        (
-            Exchange::NotSent(NotSent::NotSigned(_) | NotSent::EventMissing | NotSent::Expired | NotSent::Shutdown),
-            _,
-        ) => return None,
-        // A worker that is restarted must not open the breakers of those it was sending to.
-        (Exchange::Unknown(Unknown::Shutdown | Unknown::Panicked), _) => return None,
-        (_, Decision::Delivered) => Verdict::Well,
-        (_, Decision::DisableEndpoint) => Verdict::Gone,
-        (_, Decision::Retry { .. } | Decision::Dead { .. }) => {
-            one.throttled_until.map_or(Verdict::Ill, Verdict::Throttled)
-        }
-    };
-    let DeliveryKey { tenant, endpoint, .. } = &one.claimed.key;
-    let said = breaker::Sign { verdict, started_at: one.started_at, ended_at: one.ended_at };
-    Some(Sign { tenant, endpoint, said })
 }
 
 #[derive(Serialize)]

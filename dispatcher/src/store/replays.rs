@@ -206,7 +206,7 @@ macro_rules! missing {
             $($select)*,
             " FROM twiceproof_endpoints e JOIN twiceproof_events v ON v.tenant = e.tenant AND v.id > $3 AND v.id <= $4
              WHERE e.tenant = $1 AND e.id = $2 AND v.expunged_at IS NULL AND ",
-            takes!($database, "v"),
+            takes!($database),
             " AND NOT EXISTS (
                  SELECT 1 FROM twiceproof_deliveries d
                  WHERE d.tenant = e.tenant AND d.event = v.id AND d.endpoint = e.id)"
@@ -227,11 +227,11 @@ pub async fn owe_missing(
     let sql = match conn.database() {
         // Differs because each database has its own way to read JSON.
         Database::Sqlite => {
-            concat!(missing!(sqlite, delivery!("v", "id", "$5", "$6")), " ORDER BY v.id ON CONFLICT DO NOTHING")
+            concat!(missing!(sqlite, delivery!("$5", "$6")), " ORDER BY v.id ON CONFLICT DO NOTHING")
         }
         // Differs because each database has its own way to read JSON.
         Database::Postgres => {
-            concat!(missing!(postgres, delivery!("v", "id", "$5", "$6")), " ORDER BY v.id ON CONFLICT DO NOTHING")
+            concat!(missing!(postgres, delivery!("$5", "$6")), " ORDER BY v.id ON CONFLICT DO NOTHING")
         }
     };
     let args = [tenant.into(), endpoint.into(), from.into(), to.into(), now.into(), deadline_at.into()];

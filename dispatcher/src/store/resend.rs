@@ -51,7 +51,7 @@ pub async fn owe(
     let inserted = conn
         .execute(
             concat!(
-                fan_outs::delivery!("v", "id", "$4", "$5"),
+                fan_outs::delivery!("$4", "$5"),
                 "FROM twiceproof_events v JOIN twiceproof_endpoints e ON e.tenant = v.tenant
                  WHERE v.tenant = $1 AND v.id = $2 AND e.id = $3
                  ON CONFLICT DO NOTHING"

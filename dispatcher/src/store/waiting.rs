@@ -2,15 +2,13 @@
 //!
 //! Invariants: every state that is not final has an owner. Backoff becomes pending when it is due, leased when its lease is
 //! over, parked when its endpoint is enabled, dead when it is gone; pending is claimed, or parked by the claim where its
-//! endpoint is disabled. What has expired ends, and so does what is sent at most once and whose lease is over. A parked row's `due_at` is the time since which it is parked, and that time is not counted
+//! endpoint is disabled. A parked row's `due_at` is the time since which it is parked, and that time is not counted
 //! towards its deadline.
 //! Each move is bounded, so that no transaction grows with a backlog; what is left over is moved by the next one. Rows that
 //! another transaction holds are skipped, never waited for.
 
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::store::{Arg, Conn, Database, StoreError};
-
-use super::ordering::{self, Ended};
 
 /// Whether there is anything to claim or to move: a look before a write transaction is begun.
 ///
@@ -37,44 +35,6 @@ pub async fn any(conn: &mut Conn<'_>, now: Timestamp) -> Result<bool, StoreError
         )
         .await?;
     Ok(found == 1)
-}
-
-/// What a claim has to move before it looks for what is pending. Each is found by one seek.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
-pub struct Due {
-    /// 1: a retry is due.
-    pub retries: i64,
-    /// 1: a lease is over.
-    pub leases: i64,
-    /// 1: something has expired.
-    pub expiry: i64,
-    /// 1: something with an ordering key waits for its place.
-    pub unplaced: i64,
-    /// 1: an event is on its way to many endpoints.
-    pub fan_outs: i64,
-}
-
-/// Asks for all of it at once, since mostly there is nothing; of what has a time, after `since`.
-///
-/// # Errors
-/// As [`StoreError`] says.
-pub async fn due(conn: &mut Conn<'_>, since: Timestamp, now: Timestamp) -> Result<Due, StoreError> {
-    conn.fetch_one(
-        "SELECT
-             CASE WHEN (SELECT due_at FROM twiceproof_deliveries WHERE state = 'backoff' AND due_at > $2
-                 ORDER BY due_at LIMIT 1) <= $1 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS retries,
-             CASE WHEN (SELECT lease_until FROM twiceproof_deliveries WHERE state = 'leased' AND lease_until > $2
-                 ORDER BY lease_until LIMIT 1) <= $1 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS leases,
-             CASE WHEN (SELECT expires_at FROM twiceproof_deliveries
-                 WHERE expires_at IS NOT NULL AND state IN ('pending', 'backoff', 'parked') AND expires_at > $2
-                 ORDER BY expires_at LIMIT 1) <= $1 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS expiry,
-             CASE WHEN (SELECT seq FROM twiceproof_deliveries WHERE state = 'blocked' AND state_reason IS NULL
-                 ORDER BY seq LIMIT 1) IS NOT NULL THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS unplaced,
-             CASE WHEN (SELECT tenant FROM twiceproof_fan_outs ORDER BY tenant LIMIT 1) IS NOT NULL
-                 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END AS fan_outs",
-        &[now.into(), since.into()],
-    )
-    .await
 }
 
 /// Backoff that has become due after `since` becomes pending, at most `limit`; how many.
@@ -129,81 +89,6 @@ pub async fn return_expired(
         }
     };
     conn.execute(sql, &[now.into(), limit.into(), since.into()]).await
-}
-
-/// What has expired after `since` ends as dead, and what is sent at most once and whose lease ended after it: it may have been sent. At
-/// most `limit` of each; what is owed behind them goes on. True: that was all.
-///
-/// # Errors
-/// As [`StoreError`] says.
-pub async fn end_overdue(
-    conn: &mut Conn<'_>,
-    since: Timestamp,
-    now: Timestamp,
-    limit: i64,
-) -> Result<bool, StoreError> {
-    let unknown = match conn.database() {
-        Database::Sqlite => {
-            "UPDATE twiceproof_deliveries
-             SET state = CASE resume_state WHEN 'delivered' THEN 'delivered' ELSE 'dead' END,
-                 state_reason = CASE resume_state WHEN 'delivered' THEN NULL ELSE 'unknown_outcome' END, final_at = $1,
-                 attempts = attempts + 1, lease_owner = NULL, lease_until = 0,
-                 resume_state = NULL, resume_reason = NULL, resume_due_at = NULL
-             WHERE seq IN (
-                 SELECT seq FROM twiceproof_deliveries WHERE state = 'leased' AND lease_until <= $1 AND lease_until > $3 AND at_most_once = 1
-                 ORDER BY lease_until LIMIT $2)
-             RETURNING tenant, endpoint, ordering_key, deadline_at"
-        }
-        // Differs because other workers do the same: rows that one of them holds are skipped.
-        Database::Postgres => {
-            "WITH over AS MATERIALIZED (
-                 SELECT tenant, event, endpoint FROM twiceproof_deliveries
-                 WHERE state = 'leased' AND lease_until <= $1 AND lease_until > $3 AND at_most_once = 1
-                 ORDER BY lease_until LIMIT $2 FOR UPDATE SKIP LOCKED)
-             UPDATE twiceproof_deliveries d
-             SET state = CASE resume_state WHEN 'delivered' THEN 'delivered' ELSE 'dead' END,
-                 state_reason = CASE resume_state WHEN 'delivered' THEN NULL ELSE 'unknown_outcome' END, final_at = $1,
-                 attempts = d.attempts + 1, lease_owner = NULL, lease_until = 0,
-                 resume_state = NULL, resume_reason = NULL, resume_due_at = NULL
-             FROM over WHERE d.tenant = over.tenant AND d.event = over.event AND d.endpoint = over.endpoint
-             RETURNING d.tenant, d.endpoint, d.ordering_key, d.deadline_at"
-        }
-    };
-    let expired = match conn.database() {
-        Database::Sqlite => {
-            "UPDATE twiceproof_deliveries
-             SET state = CASE resume_state WHEN 'delivered' THEN 'delivered' ELSE 'dead' END,
-                 state_reason = CASE resume_state WHEN 'delivered' THEN NULL ELSE 'expired' END, final_at = $1,
-                 resume_state = NULL, resume_reason = NULL, resume_due_at = NULL
-             WHERE seq IN (
-                 SELECT seq FROM twiceproof_deliveries
-                 WHERE expires_at IS NOT NULL AND state IN ('pending', 'backoff', 'parked') AND expires_at <= $1
-                   AND expires_at > $3
-                 ORDER BY expires_at LIMIT $2)
-             RETURNING tenant, endpoint, ordering_key, deadline_at"
-        }
-        // Differs because other workers do the same: rows that one of them holds are skipped.
-        Database::Postgres => {
-            "WITH over AS MATERIALIZED (
-                 SELECT tenant, event, endpoint FROM twiceproof_deliveries
-                 WHERE expires_at IS NOT NULL AND state IN ('pending', 'backoff', 'parked') AND expires_at <= $1
-                   AND expires_at > $3
-                 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-             UPDATE twiceproof_deliveries d
-             SET state = CASE resume_state WHEN 'delivered' THEN 'delivered' ELSE 'dead' END,
-                 state_reason = CASE resume_state WHEN 'delivered' THEN NULL ELSE 'expired' END, final_at = $1,
-                 resume_state = NULL, resume_reason = NULL, resume_due_at = NULL
-             FROM over WHERE d.tenant = over.tenant AND d.event = over.event AND d.endpoint = over.endpoint
-             RETURNING d.tenant, d.endpoint, d.ordering_key, d.deadline_at"
-        }
-    };
-    let args = [now.into(), limit.into(), since.into()];
-    let mut ended: Vec<Ended> = conn.fetch_all(unknown, &args).await?;
-    let unknown = ended.len();
-    ended.extend(conn.fetch_all::<Ended>(expired, &args).await?);
-    let is_all = unknown < limit as usize && ended.len() - unknown < limit as usize;
-    ordering::unblock(conn, ended, now).await?;
-    Ok(is_all)
 }
 
 /// Pending deliveries of a disabled endpoint are parked, at most `limit`; how many.

@@ -31,7 +31,7 @@ macro_rules! missed {
              FROM twiceproof_endpoints e JOIN twiceproof_events v ON v.tenant = e.tenant AND v.id >= $2 AND v.id < $3
              LEFT JOIN twiceproof_deliveries d ON d.tenant = v.tenant AND d.event = v.id AND d.endpoint = e.id
              WHERE e.tenant = $1 AND e.id = $9 AND (d.state IN ('parked', 'dead') OR (d.state IS NULL AND ",
-            takes!($database, "v"),
+            takes!($database),
             " AND NOT EXISTS (SELECT 1 FROM twiceproof_fan_outs f WHERE f.tenant = v.tenant AND f.event = v.id)))
                AND ($4 = '' OR replace(v.channels, $4, '') <> v.channels)
                AND ($5 = '' OR replace($5, '\"' || v.event_type || '\"', '') <> $5)
