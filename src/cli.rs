@@ -26,6 +26,7 @@ mod prove_crash;
 mod secrets_reseal;
 mod serve;
 mod signals;
+mod signature_style;
 mod token;
 mod verify;
 mod verify_vectors;

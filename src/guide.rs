@@ -25,3 +25,6 @@ pub mod sql {}
 
 #[doc = include_str!("guide/operational.md")]
 pub mod operational {}
+
+#[doc = include_str!("guide/signatures.md")]
+pub mod signatures {}

@@ -249,7 +249,9 @@ impl Manager {
     pub(crate) fn ready(&self, new: NewEndpoint) -> Result<Ready, ManageError> {
         let id = Id::mint(Prefix::Endpoint, self.store.now(), self.store.random());
         let row = self.row(&new, id)?;
+        let signing = new.signing;
         let secret = new.secret.unwrap_or_else(|| Secret::generate(self.store.random()).into());
+        signing.check_secret(&secret)?;
         let key_id = self.mint_key_id().map_err(|_| ManageError::SecretIdTaken)?;
         Ok(Ready { row, event_types: new.event_types, key_id, secret })
     }

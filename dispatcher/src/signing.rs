@@ -4,7 +4,8 @@
 //! somebody reads it. Place in the path: checked when an endpoint is written, stored as JSON beside it, read with its URL, put on
 //! the request after the custom headers, which cannot take their place.
 //! Invariants: every request carries the signatures of Standard Webhooks under at least one set of names; what passes
-//! [`Signing::check`] can be sent as it is. Only shared secrets sign in other styles: those know nothing of key pairs.
+//! [`Signing::check`] can be sent as it is. Only shared secrets sign in other styles: those know nothing of key pairs; so an
+//! endpoint with such a style has a shared secret when it is written, and is not rotated to a key pair.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -101,6 +102,11 @@ pub enum InvalidSigning {
     /// Too many of them.
     #[error("at most {MAX_BESIDE} signatures go beside the standard ones")]
     TooMany,
+    /// Other styles know nothing of key pairs.
+    #[error(
+        "signing in the style of another sender needs a shared secret (whsec_…) that has no end, not only key pairs"
+    )]
+    NoSharedSecret,
 }
 
 /// There is no shared secret to sign with in another style.
@@ -125,6 +131,21 @@ impl Signing {
             taken.push(name);
         }
         Ok(())
+    }
+
+    /// Whether it takes a shared secret to sign so.
+    #[must_use]
+    pub fn needs_shared_secret(&self) -> bool {
+        !self.beside.is_empty()
+    }
+
+    /// Checks that it can go on with a secret that takes the place of all others.
+    pub(crate) fn check_secret(&self, secret: &SigningKey) -> Result<(), InvalidSigning> {
+        match secret {
+            SigningKey::Shared(_) => Ok(()),
+            _ if self.needs_shared_secret() => Err(InvalidSigning::NoSharedSecret),
+            _ => Ok(()),
+        }
     }
 
     /// Puts id, time and signatures on a request. What cannot be a header was not stored by this program, and is left out.
@@ -167,12 +188,35 @@ impl Names {
     }
 }
 
+impl Style {
+    /// Its name, as settings and the API write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Github => "github",
+            Self::Stripe => "stripe",
+            Self::Shopify => "shopify",
+        }
+    }
+}
+
 impl Beside {
-    fn header(&self) -> &str {
+    /// The name of its header: the one that was given, or that sender's own in lower case.
+    #[must_use]
+    pub fn header(&self) -> &str {
         self.header.as_deref().unwrap_or(match self.style {
             Style::Github => "x-hub-signature-256",
             Style::Stripe => "stripe-signature",
             Style::Shopify => "x-shopify-hmac-sha256",
+        })
+    }
+
+    /// What of the secret is the key: what was given, or what that sender's customers use.
+    #[must_use]
+    pub fn key_form(&self) -> KeyForm {
+        self.key.unwrap_or(match self.style {
+            Style::Stripe => KeyForm::Text,
+            Style::Github | Style::Shopify => KeyForm::Bytes,
         })
     }
 
@@ -195,7 +239,7 @@ impl Beside {
     }
 
     fn mac(&self, secret: &Secret, parts: &[&[u8]]) -> [u8; 32] {
-        match self.key.unwrap_or(if self.style == Style::Stripe { KeyForm::Text } else { KeyForm::Bytes }) {
+        match self.key_form() {
             KeyForm::Bytes => hmac_sha256(secret.expose(), parts),
             KeyForm::Text => hmac_sha256(secret.to_text().as_bytes(), parts),
         }

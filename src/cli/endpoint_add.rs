@@ -9,14 +9,15 @@ use clap::ArgGroup;
 use serde_json::json;
 use twiceproof::dispatcher::guard::Refused;
 use twiceproof::dispatcher::manage::{Created, tenants};
-use twiceproof::dispatcher::signing::{Beside, Names, Signing, Style};
+use twiceproof::dispatcher::signing::{Beside, Names, Signing};
 use twiceproof::dispatcher::{ManageError, Manager, NewEndpoint};
 use twiceproof::random::Random;
+use twiceproof::secret::Secret;
 use twiceproof::signature::{PrivateKey, SigningKey};
 use twiceproof::store::{Store, StoreError};
 
 use super::global::{self, Global};
-use super::{endpoint_show, output};
+use super::{endpoint_show, output, signature_style};
 
 /// Register a URL for event types
 ///
@@ -45,6 +46,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
+    /// The secret is a text whose characters are the key, as GitHub, Stripe and Shopify use theirs; at least 16
+    #[arg(long, requires = "secret_file", conflicts_with = "generate")]
+    secret_is_text: bool,
+
     /// What it is for
     #[arg(long, value_name = "TEXT", default_value = "")]
     description: String,
@@ -53,9 +58,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAMES", value_enum, default_value_t = HeaderNames::Webhook)]
     header_names: HeaderNames,
 
-    /// Sign in the style of another sender too, with its own header; repeat it for several
-    #[arg(long = "also-sign-like", value_name = "SENDER", value_enum)]
-    beside: Vec<Sender>,
+    /// Sign in the style of another sender too (github, stripe or shopify), in its header or HEADER, with the secret's bytes
+    /// or its text (whsec_…) as the key, such as stripe=Acme-Signature:bytes; repeat it for several
+    #[arg(long = "also-sign-like", value_name = "SENDER[=HEADER][:bytes|:text]", value_parser = signature_style::parse)]
+    beside: Vec<Beside>,
 
     /// Register the URL though the tenant has an endpoint with it: both are sent every event that they match
     #[arg(long)]
@@ -77,32 +83,13 @@ enum HeaderNames {
     Both,
 }
 
-/// Another sender whose style customers may know.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Sender {
-    /// X-Hub-Signature-256: sha256=HEX
-    Github,
-    /// Stripe-Signature: t=TIME,v1=HEX
-    Stripe,
-    /// X-Shopify-Hmac-Sha256: BASE64
-    Shopify,
-}
-
-fn signing(names: HeaderNames, beside: &[Sender]) -> Signing {
+fn signing(names: HeaderNames, beside: Vec<Beside>) -> Signing {
     let names = match names {
         HeaderNames::Webhook => Names::Webhook,
         HeaderNames::Svix => Names::Svix,
         HeaderNames::Both => Names::Both,
     };
-    let beside = beside.iter().map(|sender| {
-        let style = match sender {
-            Sender::Github => Style::Github,
-            Sender::Stripe => Style::Stripe,
-            Sender::Shopify => Style::Shopify,
-        };
-        Beside { style, header: None, key: None }
-    });
-    Signing { names, beside: beside.collect() }
+    Signing { names, beside }
 }
 
 pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
@@ -110,11 +97,11 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     let mut new = NewEndpoint::new(config.tenant.clone(), &args.url);
     new.event_types = args.event_types;
     new.description = args.description;
-    new.signing = signing(args.header_names, &args.beside);
+    new.signing = signing(args.header_names, args.beside);
     if !args.generate
         && let Some(path) = &args.secret_file
     {
-        new.secret = Some(read_secret(path)?);
+        new.secret = Some(read_secret(path, args.secret_is_text)?);
     }
     if args.key_pair {
         new.secret = Some(PrivateKey::generate(&Random::from_system()).into());
@@ -132,6 +119,7 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
             "id": endpoint.id,
             "tenant": endpoint.tenant,
             "event_types": endpoint.event_types,
+            "signing": endpoint.signing,
             "secret_file": secret_file,
             "public_key": public_key,
         }))?;
@@ -140,6 +128,7 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
         output::line(format_args!("{}", endpoint.id))?;
         output::line(format_args!("  gets    {events}"))?;
         output::line(format_args!("  secret  in {}", secret_file.display()))?;
+        output::line(format_args!("  signed  {}", signature_style::said(&endpoint.signing)))?;
         if let Some(key) = public_key {
             output::line(format_args!("  public  {key}"))?;
         }
@@ -191,11 +180,21 @@ async fn create(
     }
 }
 
-fn read_secret(path: &Path) -> anyhow::Result<SigningKey> {
+fn read_secret(path: &Path, is_text: bool) -> anyhow::Result<SigningKey> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read the secret in {}", path.display()))?;
-    SigningKey::parse(text.trim_end_matches(['\r', '\n']))
-        .with_context(|| format!("cannot use the secret in {}", path.display()))
+    let text = text.trim_end_matches(['\r', '\n']);
+    let key = match is_text {
+        // The first refuses what was copied along, the second what is too short.
+        true => {
+            Secret::from_text(text).and_then(|text| Secret::from_bytes(text.expose().to_vec())).map(SigningKey::from)
+        }
+        false => SigningKey::parse(text),
+    };
+    key.with_context(|| match is_text {
+        true => format!("cannot use the secret in {}", path.display()),
+        false => format!("cannot use the secret in {} (--secret-is-text takes other texts)", path.display()),
+    })
 }
 
 /// Writes a new file that only its owner can read.
@@ -266,12 +265,28 @@ mod tests {
         let bed = bed().await;
         let path = bed.folder.path().join("secret");
         let (created, _) = bed.add(&path).await.unwrap();
-        assert_eq!(read_secret(&path).unwrap().expose(), created.secret.expose());
+        assert_eq!(read_secret(&path, false).unwrap().expose(), created.secret.expose());
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         }
+    }
+
+    #[test]
+    fn a_secret_that_is_a_text_signs_with_its_characters() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        let read = |text: &str, is_text: bool| {
+            std::fs::write(&path, text).unwrap();
+            read_secret(&path, is_text)
+        };
+        assert_eq!(*read("an old secret, 16+\n", true).unwrap().expose(), b"an old secret, 16+");
+        for text in ["too short\n", " an old secret, 16+\n", "an old secret,\nof two lines", ""] {
+            assert!(read(text, true).is_err(), "{text:?}");
+        }
+        let refused = format!("{:#}", read("an old secret, 16+", false).unwrap_err());
+        assert!(refused.contains("--secret-is-text") && !refused.contains("an old"), "{refused}");
     }
 
     #[tokio::test]

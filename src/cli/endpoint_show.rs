@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use twiceproof::dispatcher::{Endpoint, Manager};
 
 use super::global::{self, Global};
-use super::output;
+use super::{output, signature_style};
 
 /// Show an endpoint of the tenant
 ///
@@ -47,6 +47,7 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode>
     output::line(format_args!("  leads    to {leads}"))?;
     output::line(format_args!("  gets     {}", events(&endpoint)))?;
     output::line(format_args!("  is       {state}"))?;
+    output::line(format_args!("  signed   {}", signature_style::said(&endpoint.signing)))?;
     for (name, value) in [
         ("uid", endpoint.uid.clone().unwrap_or_default()),
         ("is for", endpoint.description.clone()),
@@ -87,6 +88,7 @@ pub(super) fn shown(endpoint: &Endpoint, with_url: bool) -> Value {
         "event_types": endpoint.event_types,
         "channels": endpoint.channels,
         "headers": headers,
+        "signing": endpoint.signing,
         "rate_limit": endpoint.rate_limit,
         "failures_in_row": endpoint.failures_in_row,
         "created_at_ms": endpoint.created_at.as_millis(),

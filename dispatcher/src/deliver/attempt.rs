@@ -39,6 +39,10 @@ pub(super) struct Mail {
 
 /// How an attempt ended.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all end with something to record, so a box would cost more than it saves"
+)]
 pub(super) enum Ended {
     /// With something to record.
     Finished(Box<Finished>),

@@ -16,8 +16,9 @@ use crate::endpoint_policy::EndpointPolicy;
 use crate::event::{MAX_CHANNELS, check_event_type};
 use crate::headers::CustomHeaders;
 use crate::operational::What;
-use crate::signing::Signing;
+use crate::signing::{InvalidSigning, Signing};
 use crate::store::endpoints::{self, EndpointRow};
+use crate::store::secrets;
 
 /// What changes of an endpoint; what is not given stays.
 #[derive(Clone, Default)]
@@ -115,6 +116,11 @@ impl Manager {
         found(endpoints::touch(conn, tenant.as_str(), id, now).await?)?;
         let row = endpoints::find(conn, tenant.as_str(), id).await?.ok_or(ManageError::NotFound)?;
         let new = self.changed(&row, &change, now)?;
+        if change.signing.as_ref().is_some_and(Signing::needs_shared_secret)
+            && !secrets::has_lasting_shared(conn, tenant.as_str(), id).await?
+        {
+            return Err(InvalidSigning::NoSharedSecret.into());
+        }
         if let Some(uid) = new.uid.as_deref()
             && new.uid != row.uid
         {

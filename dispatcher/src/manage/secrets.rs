@@ -6,9 +6,10 @@
 use twiceproof_shared::clock::Timestamp;
 use twiceproof_shared::key::{InvalidKey, Key};
 use twiceproof_shared::signature::{MAX_SIGNATURES, PublicKey, SigningKey};
-use twiceproof_shared::store::Conn;
+use twiceproof_shared::store::{Conn, StoreError};
 
 use super::{ManageError, Manager, found};
+use crate::signing::Signing;
 use crate::store::endpoints;
 use crate::store::secrets::{self, SecretKey};
 
@@ -75,7 +76,8 @@ impl Manager {
         Ok(public)
     }
 
-    /// Ends a secret's life at a time, now or later. An endpoint without a live secret is sent nothing.
+    /// Ends a secret's life at a time, now or later. An endpoint without a live secret is sent nothing, nor is one without a
+    /// shared one that also signs in the style of another sender.
     ///
     /// # Errors
     /// [`ManageError::NotFound`], or as [`ManageError::Store`] says.
@@ -102,7 +104,8 @@ impl Manager {
     /// anyway. Of those, so many go at once that all fit beside each other.
     ///
     /// # Errors
-    /// As [`ManageError`] says.
+    /// As [`ManageError`] says; [`ManageError::Signing`] for a private key where the endpoint also signs in the style of
+    /// another sender.
     pub async fn rotate_secret(
         &self,
         conn: &mut Conn<'_>,
@@ -116,6 +119,10 @@ impl Manager {
             // An earlier run of the same unit.
             return Ok(());
         }
+        let row = endpoints::find(conn, key.tenant, key.endpoint).await?.ok_or(ManageError::NotFound)?;
+        let broken = |_| StoreError::Refused("how the endpoint is signed for cannot be read".into());
+        let signing: Signing = serde_json::from_str(&row.signing).map_err(broken)?;
+        signing.check_secret(secret)?;
         let live = secrets::all_live(conn, key.tenant, key.endpoint, now).await?;
         for (place, row) in live.iter().enumerate() {
             let key_id = Key::new(row.key_id.clone()).map_err(|_| ManageError::NotFound)?;

@@ -246,3 +246,18 @@ pub async fn live(conn: &mut Conn<'_>, tenant: &str, endpoint: &str, now: Timest
         .await?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
+
+/// Whether an endpoint has a shared secret that was not told when to end.
+///
+/// # Errors
+/// As [`StoreError`] says.
+pub async fn has_lasting_shared(conn: &mut Conn<'_>, tenant: &str, endpoint: &str) -> Result<bool, StoreError> {
+    let (count,): (i64,) = conn
+        .fetch_one(
+            "SELECT count(*) FROM twiceproof_endpoint_secrets
+             WHERE tenant = $1 AND endpoint = $2 AND kind = 'v1' AND expires_at IS NULL",
+            &[tenant.into(), endpoint.into()],
+        )
+        .await?;
+    Ok(count > 0)
+}

@@ -103,7 +103,7 @@ pub(in crate::api) async fn rotate(
                 let new = match given {
                     Some(given) => given,
                     None => match api.manager().newest_secret(conn, &tenant.id, &endpoint.id).await {
-                        Ok(old) if old.public().is_some() => private,
+                        Ok(old) if old.public().is_some() && !endpoint.signing.needs_shared_secret() => private,
                         Ok(_) | Err(ManageError::NotFound) => shared,
                         Err(error) => return Err(error.into()),
                     },
