@@ -21,6 +21,10 @@ pub struct Metric {
 pub const ATTEMPTS: &str = "twiceproof_attempts_total";
 /// How long attempts took.
 pub const ATTEMPT_SECONDS: &str = "twiceproof_attempt_duration_seconds";
+/// After how long the connections of attempts stood.
+pub const CONNECTED_SECONDS: &str = "twiceproof_attempt_connected_seconds";
+/// After how long attempts had the head of their answer.
+pub const ANSWERED_SECONDS: &str = "twiceproof_attempt_answered_seconds";
 /// How long events waited for their first attempt.
 pub const LAG_SECONDS: &str = "twiceproof_first_attempt_lag_seconds";
 /// Deliveries whose attempts were recorded.
@@ -47,6 +51,12 @@ pub const METRICS: &[Metric] = &[
     ),
     counter(ATTEMPTS, &["outcome"], "attempts that ended: delivered, refused, not_sent or unknown"),
     histogram(ATTEMPT_SECONDS, &["outcome"], "from the start of an attempt to its end"),
+    histogram(
+        CONNECTED_SECONDS,
+        &[],
+        "from the start of an attempt until its connection stood, with TLS, where a new one was made",
+    ),
+    histogram(ANSWERED_SECONDS, &[], "from the start of an attempt until the head of an answer had come"),
     histogram(LAG_SECONDS, &[], "from the acceptance of an event to the start of its first attempt at an endpoint"),
     counter(
         RECORDED,

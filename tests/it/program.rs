@@ -140,6 +140,8 @@ async fn tour(bed: Bed) {
         "twiceproof_open_deliveries{state=\"pending\"} 0",
         "twiceproof_overdue_deliveries{state=\"leased\"} 0",
         "twiceproof_first_attempt_lag_seconds_count 1",
+        "twiceproof_attempt_connected_seconds_count 1",
+        "twiceproof_attempt_answered_seconds_count 1",
     ] {
         assert!(metrics.lines().any(|said| said == line), "{line} is not in {metrics}");
     }
@@ -238,6 +240,7 @@ async fn looked_back(run_here: &impl AsyncFn(&[&str]) -> (bool, String, String),
     assert!(listed.starts_with(id) && listed.contains("order.placed"), "{listed}");
     let (_, told, _) = run_here(&["event", "show", id]).await;
     assert!(told.contains("delivered 200") && told.contains("order-1"), "{told}");
+    assert!(told.contains("(connected after ") && told.contains(", answered after "), "{told}");
     let (found, _, errors) = run_here(&["event", "show", "none"]).await;
     assert!(!found && errors.contains("no event none"), "{errors}");
 }

@@ -80,6 +80,13 @@ impl Hands {
         if exchange == Exchange::NotSent(NotSent::Shutdown) {
             return Ended::Unsent(claimed);
         }
+        for (name, took) in
+            [(metrics::CONNECTED_SECONDS, timings.connected), (metrics::ANSWERED_SECONDS, timings.answered)]
+        {
+            if let Some(took) = took {
+                histogram!(name).record(took.as_secs_f64());
+            }
+        }
         let policy = target.as_deref().map(|target| &target.policy);
         Ended::Finished(Box::new(self.finish(claimed, exchange, policy, started_at).timed(timings)))
     }

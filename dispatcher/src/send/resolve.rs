@@ -58,6 +58,7 @@ impl GuardedResolver {
     /// Looks a name up for somebody else who will connect: all of its addresses must be allowed.
     pub(super) async fn all_allowed(&self, name: &str) -> Result<(), ResolveError> {
         let found = (self.lookup)(name.to_owned()).await.map_err(ResolveError::Failed)?;
+        Noted::current().resolved();
         if found.is_empty() {
             return Err(ResolveError::NoAddress);
         }

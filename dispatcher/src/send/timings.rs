@@ -17,7 +17,8 @@ use tower::{Layer, Service};
 /// When what had happened, since the start of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Timings {
-    /// The host's name was resolved; none where there was a connection, or no name.
+    /// The host's name was resolved; none where there was a connection, or no name. Through a proxy names are looked up for the
+    /// guard each time, so there it is with an open connection too.
     pub resolved: Option<Duration>,
     /// The connection stood, with TLS; none where there was one.
     pub connected: Option<Duration>,
@@ -69,7 +70,8 @@ impl Noted {
     fn note(&self, at: impl Fn(&Watch) -> &AtomicU64) {
         if let Some(watch) = &self.0 {
             let micros = u64::try_from(watch.started.elapsed().as_micros()).unwrap_or(NEVER - 1);
-            at(watch).store(micros, Ordering::Relaxed);
+            // The first counts: through a proxy its name is looked up after the host's.
+            let _ = at(watch).compare_exchange(NEVER, micros, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
