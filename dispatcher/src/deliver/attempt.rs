@@ -45,7 +45,7 @@ pub(super) struct Mail {
 )]
 pub(super) enum Ended {
     /// With something to record.
-    Finished(Box<Finished>),
+    Finished(Finished),
     /// Nothing was sent, and nothing is to be recorded: the lease is given back.
     Unsent(ClaimedDelivery),
 }
@@ -88,7 +88,7 @@ impl Hands {
             }
         }
         let policy = target.as_deref().map(|target| &target.policy);
-        Ended::Finished(Box::new(self.finish(claimed, exchange, policy, started_at).timed(timings)))
+        Ended::Finished(self.finish(claimed, exchange, policy, started_at).timed(timings))
     }
 
     async fn exchange(

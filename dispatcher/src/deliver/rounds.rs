@@ -197,7 +197,7 @@ impl Rounds {
 
     fn take_in(&mut self, ended: Result<Ended, task::JoinError>) {
         match ended {
-            Ok(Ended::Finished(one)) => self.finished.push(*one),
+            Ok(Ended::Finished(one)) => self.finished.push(one),
             Ok(Ended::Unsent(one)) => {
                 self.totals.released += 1;
                 self.unsent.push(one);

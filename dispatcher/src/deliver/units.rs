@@ -177,7 +177,7 @@ pub(super) fn apart(ended: Vec<Ended>) -> (Vec<Finished>, Vec<ClaimedDelivery>) 
     let (mut finished, mut unsent) = (Vec::new(), Vec::new());
     for one in ended {
         match one {
-            Ended::Finished(one) => finished.push(*one),
+            Ended::Finished(one) => finished.push(one),
             Ended::Unsent(one) => unsent.push(one),
         }
     }
