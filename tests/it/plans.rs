@@ -185,6 +185,9 @@ async fn waiting_ones(store: &Store) {
     let (mut tx, now) = (store.begin().await.unwrap(), store.now());
     let conn = &mut tx.conn();
     waiting::any(conn, now).await.unwrap();
+    let since = now.minus(Duration::from_secs(1));
+    waiting::promote_due(conn, since, now, 1_000).await.unwrap();
+    waiting::return_expired(conn, since, now, 1_000).await.unwrap();
     assert!(waiting::parked_lanes(conn, ("t1", "ep_10021"), 1_000).await.unwrap().len() > 10);
     waiting::park_pending(conn, "t1", "ep_10021", now, 1_000).await.unwrap();
     waiting::park_backoff(conn, "t1", "ep_10021", now, 1_000).await.unwrap();

@@ -66,11 +66,11 @@ pub(super) use delivery;
 /// The part of a statement that asks whether the endpoint `e` takes the event `v`. Each database has its own way to read JSON.
 macro_rules! takes {
     (sqlite) => {
-        takes!("SELECT 1 FROM json_each(e.channels) c JOIN json_each(v.channels) w ON w.value = c.value")
+        takes!("json_each(e.channels) c JOIN json_each(v.channels) w ON w.value = c.value")
     };
     (postgres) => {
         takes!(
-            "SELECT 1 FROM json_array_elements_text(e.channels::json) c
+            "json_array_elements_text(e.channels::json) c
                  JOIN json_array_elements_text(v.channels::json) w ON w.value = c.value"
         )
     };
@@ -79,7 +79,7 @@ macro_rules! takes {
             "(e.all_event_types = 1 OR EXISTS (
                  SELECT 1 FROM twiceproof_endpoint_event_types t
                  WHERE t.tenant = e.tenant AND t.endpoint = e.id AND t.event_type = v.event_type))
-             AND (e.channels = '[]' OR EXISTS (",
+             AND (e.channels = '[]' OR EXISTS (SELECT 1 FROM ",
             $shared_channel,
             "))"
         )
